@@ -1,0 +1,36 @@
+# Everything here works on a clean clone: what a target needs is set up the first time and left alone afterwards.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint type clean
+MAKEFLAGS += --no-print-directory
+
+BIN   := .venv/bin
+READY := .venv/ready
+# Spark starts the Java of JAVA_HOME; this finds one when the variable is not set or points to an old one.
+JAVA  = JAVA_HOME="$$(scripts/find-java)"
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Make .venv with everything; find or install Java and PostgreSQL
+	@echo "Set up in .venv. Next: make demo, make test"
+
+$(READY): pyproject.toml requirements/build.txt requirements/lock.txt scripts/setup
+	@scripts/setup
+	@touch $@
+
+demo: $(READY)  ## Run a small shop from its database to Gold, change it, run again
+	@$(JAVA) $(BIN)/strandline demo
+
+test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
+	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)  ## Check style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+type: $(READY)  ## Check types
+	@$(BIN)/mypy
+
+clean:  ## Remove caches, builds and the demo (.venv stays)
+	@rm -rf .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

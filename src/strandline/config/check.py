@@ -1,0 +1,265 @@
+"""What one map cannot know: whether connections, nodes, tables and steps fit each other. All mistakes at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from strandline.config.messages import mistakes_of
+from strandline.config.model import FilesConnection, LakeConnection, ReadConfig, SqlConnection
+from strandline.config.parts import AnyConnection, NodeParts, Parts
+from strandline.config.positions import Loc, Mistake
+from strandline.config.queries import SqlError, parse_select, unknown_tables
+from strandline.config.resolve import (
+    REFERENCE,
+    SECRET_FIELDS,
+    PlaceError,
+    bad_references,
+    control_location,
+    place,
+)
+from strandline.config.urls import literal_password
+from strandline.errors import did_you_mean
+
+_URL = re.compile(r"^[A-Za-z]\w*(\+\w+)?://|^jdbc:\w+:")
+_KINDS = {SqlConnection: "a database", FilesConnection: "a folder of files", LakeConnection: "a lake"}
+
+
+def check(parts: Parts) -> Iterator[Mistake]:
+    """Everything wrong between the parts of a project."""
+    yield from _connection_mistakes(parts.raw)
+    yield from _stray_references(parts.raw)
+    yield from _control_mistakes(parts)
+    yield from _name_mistakes(parts)
+    yield from _table_mistakes(parts)
+    for node in parts.nodes:
+        for loc, read in node.reads:
+            yield from _read_mistakes(parts, loc, read)
+        yield from _step_mistakes(node)
+        yield from _sql_mistakes(node)
+
+
+# --- connections and secrets -----------------------------------------------------------------------------------------
+
+
+def _connection_mistakes(raw: dict[str, Any]) -> Iterator[Mistake]:
+    connections = raw.get("connections")
+    for name, connection in connections.items() if isinstance(connections, dict) else ():
+        for key, text in connection.items() if isinstance(connection, dict) else ():
+            loc: Loc = ("connections", name, key)
+            if not isinstance(text, str):
+                continue
+            if key in SECRET_FIELDS:
+                yield from (Mistake(loc, message, hint) for message, hint in bad_references(text))
+                yield from _secret_mistakes(loc, name, key, text)
+            elif "${" in text:
+                hint = f"`{key}` is no secret: write {{{{ env('NAME') }}}}"
+                yield Mistake(loc, f"a secret reference cannot be used in `{key}`", hint)
+
+
+def _secret_mistakes(loc: Loc, name: str, key: str, text: str) -> Iterator[Mistake]:
+    variable = re.sub(r"\W", "_", f"{name}_PASSWORD").upper()
+    if (key == "password" and text and "${" not in text) or (key.endswith("url") and literal_password(text)):
+        yield Mistake(
+            loc,
+            "a password is written here in clear. Secrets never in files",
+            f"put it into an environment variable and write password: ${{env:{variable}}}",
+        )
+    elif key == "url" and not REFERENCE.fullmatch(text) and not _URL.match(text):
+        yield Mistake(loc, "this is not the URL of a database", "for example postgresql://host/db or sqlite:///shop.db")
+    elif key == "jdbc_url" and not REFERENCE.fullmatch(text) and not text.startswith("jdbc:"):
+        yield Mistake(loc, "a JDBC URL starts with `jdbc:`", "for example jdbc:postgresql://host/db")
+
+
+def _stray_references(raw: dict[str, Any]) -> Iterator[Mistake]:
+    """Secrets outside of connections: Spark itself would put `${env:…}` of a SQL text in clear into its plans."""
+    places = {key: value for key, value in raw.items() if key not in ("connections", "vars", "spark")}
+    for loc, text in _texts(places, ()):
+        if REFERENCE.search(text):
+            yield Mistake(
+                loc,
+                "secrets can be used in connections and in spark.config only",
+                "for a value that is no secret write {{ env('NAME') }}",
+            )
+
+
+def _texts(value: Any, loc: Loc) -> Iterator[tuple[Loc, str]]:
+    if isinstance(value, str):
+        yield loc, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from _texts(inner, (*loc, key))
+
+
+def _connection(parts: Parts, loc: Loc, name: str) -> AnyConnection | Mistake | None:
+    """The connection of that name; None when it is told already that it is broken."""
+    if name in parts.connections or not parts.complete:
+        return parts.connections.get(name)
+    known = sorted(parts.connections)
+    hint = did_you_mean(name, known) or f"known connections are {', '.join(known) or 'none'}"
+    return Mistake((*loc, "connection"), f"unknown connection `{name}`", hint)
+
+
+def _control_mistakes(parts: Parts) -> Iterator[Mistake]:
+    if parts.control and parts.control.connection:
+        found = _connection(parts, ("control",), parts.control.connection)
+        if isinstance(found, Mistake):
+            yield found
+        elif found and not isinstance(found, LakeConnection):
+            yield _wrong_kind(("control", "connection"), parts.control.connection, found, "the control tables need")
+    try:
+        control_location(parts.connections, parts.control, parts.root)
+    except PlaceError as error:
+        yield Mistake(("control", "schema"), f"the schema {error}")
+
+
+def _wrong_kind(loc: Loc, name: str, found: AnyConnection, who: str) -> Mistake:
+    return Mistake(loc, f"{who} a lake connection, and `{name}` is {_KINDS[type(found)]}", "name one with type: lake")
+
+
+# --- nodes and tables ------------------------------------------------------------------------------------------------
+
+
+def _name_mistakes(parts: Parts) -> Iterator[Mistake]:
+    first: dict[str, str] = {}
+    for node in parts.nodes:
+        if node.name and node.name.casefold() in first:
+            yield Mistake((*node.loc, "name"), f"another node is called `{first[node.name.casefold()]}` too")
+        elif node.name:
+            first[node.name.casefold()] = node.name
+    names = {node.name for node in parts.nodes if node.name}
+    for node in parts.nodes:
+        for index, name in enumerate(node.depends_on):
+            if name not in names and parts.complete:
+                yield Mistake(
+                    (*node.loc, "depends_on", index), f"unknown node `{name}`", did_you_mean(name, sorted(names))
+                )
+
+
+def _table_mistakes(parts: Parts) -> Iterator[Mistake]:
+    """Each table has one writer, lies in its connection, and not inside another table or the control tables."""
+    try:
+        control = PurePosixPath(control_location(parts.connections, parts.control, parts.root).casefold())
+    except PlaceError:
+        control = None  # told by _control_mistakes
+    written = _Written(control)
+    for node in parts.nodes:
+        if not node.write:
+            continue
+        loc = (*node.loc, "write")
+        found = _connection(parts, loc, node.write.connection)
+        if isinstance(found, Mistake):
+            yield found
+        elif isinstance(found, LakeConnection):
+            outside = list(_place_mistakes(parts, (*loc, "table"), found, node.write.table))
+            yield from outside or written.add((*loc, "table"), place(found, node.write.table, parts.root), node.name)
+        elif found:
+            yield _wrong_kind((*loc, "connection"), node.write.connection, found, "a write needs")
+
+
+class _Written:
+    """The tables written so far, and the folders they lie in."""
+
+    def __init__(self, control: PurePosixPath | None) -> None:
+        self._control = control
+        self._tables: dict[PurePosixPath, str] = {}
+        self._around: dict[PurePosixPath, str] = {}
+
+    def add(self, loc: Loc, location: str, node: str | None) -> Iterator[Mistake]:
+        table = PurePosixPath(location.casefold())  # some file systems do not tell Customers from customers
+        control = self._control
+        if control and (table.is_relative_to(control) or control.is_relative_to(table)):
+            hint = "choose another table, or another control: {schema: …}"
+            yield Mistake(loc, "this place is reserved for the control tables", hint)
+        if other := self._tables.get(table):
+            yield Mistake(loc, f"also written by node `{other}`", "let one node write the table, and others read it")
+        for folder in table.parents:
+            if other := self._tables.get(folder):
+                yield Mistake(loc, f"lies inside the table of node `{other}`", "give each table a folder of its own")
+        if other := self._around.get(table):
+            yield Mistake(
+                loc, f"the table of node `{other}` lies inside this one", "give each table a folder of its own"
+            )
+        name = node or "without a name"
+        self._tables.setdefault(table, name)
+        for folder in table.parents:
+            self._around.setdefault(folder, name)
+
+
+# --- reads -----------------------------------------------------------------------------------------------------------
+
+
+def _read_mistakes(parts: Parts, loc: Loc, read: ReadConfig) -> Iterator[Mistake]:
+    found = _connection(parts, loc, read.connection)
+    if isinstance(found, Mistake):
+        yield found
+        return
+    if found is None:
+        return
+    allowed = {SqlConnection: ("table", "query"), FilesConnection: ("path",), LakeConnection: ("table",)}[type(found)]
+    given = next((key for key in ("table", "query", "path") if getattr(read, key) is not None), None)
+    if given is None:
+        return  # told by the model already
+    if given not in allowed:
+        wanted = " or ".join(f"`{key}`" for key in allowed)
+        yield Mistake((*loc, given), f"`{read.connection}` is {_KINDS[type(found)]}: give {wanted}, not `{given}`")
+        return
+    if isinstance(found, LakeConnection) and read.format:
+        yield Mistake((*loc, "format"), "a lake connection brings its own format", "remove `format`")
+    if isinstance(found, FilesConnection) and read.file_format is None:
+        yield Mistake(
+            (*loc, "path"), "`format` is missing, and the name does not tell it", "add format: csv, json or parquet"
+        )
+    if not isinstance(found, SqlConnection):
+        for key in ("partition_column", "num_partitions"):
+            if getattr(read, key) is not None:
+                yield Mistake((*loc, key), f"`{key}` is for tables and queries of a database only")
+        yield from _place_mistakes(parts, (*loc, given), found, getattr(read, given))
+    elif any(ord(char) < 32 for char in read.table or ""):
+        yield Mistake((*loc, "table"), "the name holds a control character")
+
+
+def _place_mistakes(
+    parts: Parts, loc: Loc, connection: FilesConnection | LakeConnection, name: str
+) -> Iterator[Mistake]:
+    try:
+        place(connection, name, parts.root, pattern=isinstance(connection, FilesConnection))
+    except PlaceError as error:
+        yield Mistake(loc, f"{name!r} {error}", "give a name below the connection's path")
+
+
+# --- steps and SQL ---------------------------------------------------------------------------------------------------
+
+
+def _step_mistakes(node: NodeParts) -> Iterator[Mistake]:
+    if not node.steps:
+        return
+    # Here and not above: the registry brings the steps of installed plug-ins, which not every command needs.
+    from strandline.transform import registry
+
+    for loc, config in node.steps:
+        step = registry.get(config.operation)
+        if step is None:
+            names = registry.names()
+            hint = did_you_mean(config.operation, names) or f"operations are {', '.join(names)}"
+            yield Mistake((*loc, "operation"), f"unknown operation `{config.operation}`", hint)
+            continue
+        try:
+            step.param_model.model_validate(config.params)
+        except ValidationError as error:
+            yield from mistakes_of(error, step.param_model, config.params, (*loc, "params"))
+
+
+def _sql_mistakes(node: NodeParts) -> Iterator[Mistake]:
+    if node.sql is None:
+        return
+    try:
+        parse_select(node.sql)
+    except SqlError:
+        return  # told by the model already
+    for mistake in unknown_tables(node.sql, node.aliases):
+        yield Mistake((*node.loc, "transformation_sql"), mistake.message, mistake.hint)

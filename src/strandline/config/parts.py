@@ -1,0 +1,124 @@
+"""A project in parts that can be checked one by one: a mistake in one part does not hide those in the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from strandline.config.model import (
+    SALVAGE,
+    Connection,
+    ControlConfig,
+    FilesConnection,
+    LakeConnection,
+    ProjectConfig,
+    ReadConfig,
+    SourceConfig,
+    SqlConnection,
+    StepConfig,
+    WriteConfig,
+)
+from strandline.config.positions import Loc
+
+AnyConnection = SqlConnection | FilesConnection | LakeConnection
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """What is known of a node; what could not be read is left out."""
+
+    loc: Loc
+    name: str | None = None
+    depends_on: list[str] = field(default_factory=list)
+    reads: list[tuple[Loc, ReadConfig]] = field(default_factory=list)
+    steps: list[tuple[Loc, StepConfig]] = field(default_factory=list)
+    sql: str | None = None
+    aliases: list[str] = field(default_factory=list)
+    write: WriteConfig | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is known of a project. A connection that could not be read is there as None."""
+
+    root: Path
+    raw: dict[str, Any]
+    connections: dict[str, AnyConnection | None]
+    control: ControlConfig | None
+    nodes: list[NodeParts]
+    complete: bool = True
+    """False when a file could not be read: then a name that is not there may well be in that file."""
+
+
+def parts_of(config: ProjectConfig, raw: dict[str, Any], root: Path, *, complete: bool) -> Parts:
+    """The parts of a project that is valid as far as its models can tell."""
+    nodes = []
+    for index, node in enumerate(config.nodes):
+        loc: Loc = ("nodes", index)
+        steps = node.transform.steps if node.transform else []
+        nodes.append(
+            NodeParts(
+                loc,
+                node.name,
+                node.depends_on,
+                [((*loc, *at), read) for at, read in node.reads()],
+                [((*loc, "transform", "steps", i), step) for i, step in enumerate(steps)],
+                node.transformation_sql,
+                node.aliases(),
+                node.write,
+            )
+        )
+    return Parts(root, raw, dict(config.connections), config.control, nodes, complete)
+
+
+def salvaged(raw: dict[str, Any], root: Path, *, complete: bool) -> Parts:
+    """The parts that can be read of a project that is not valid; its mistakes are told already."""
+    connections = {name: _read(Connection, value) for name, value in _map(raw.get("connections")).items()}
+    nodes = [_salvaged_node(("nodes", i), _map(node)) for i, node in enumerate(_list(raw.get("nodes")))]
+    return Parts(root, raw, connections, _read(ControlConfig, raw.get("control")), nodes, complete)
+
+
+def _salvaged_node(loc: Loc, node: dict[str, Any]) -> NodeParts:
+    read = _read(ReadConfig, node.get("read"))
+    sources = _list(node.get("sources"))
+    reads: list[tuple[Loc, ReadConfig]] = [((*loc, "read"), read)] if read else []
+    reads += [((*loc, "sources", i), s) for i, raw in enumerate(sources) if (s := _read(SourceConfig, raw))]
+    steps = enumerate(_list(_map(node.get("transform")).get("steps")))
+    aliases = [_read(str, _map(source).get("alias")) for source in sources] or ["source"]
+    known = [alias for alias in aliases if alias]
+    return NodeParts(
+        loc,
+        _read(str, node.get("name")),
+        _read(list[str], node.get("depends_on")) or [],
+        reads,
+        [((*loc, "transform", "steps", i), step) for i, raw in steps if (step := _read(StepConfig, raw))],
+        # Without all aliases nobody can say which table of the SQL is not one of them.
+        _read(str, node.get("transformation_sql")) if len(known) == len(aliases) else None,
+        known,
+        _read(WriteConfig, node.get("write")),
+    )
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """The value as far as it can be read: without the keys that are wrong, if it can do without them."""
+    adapter = TypeAdapter(kind)
+    try:
+        return adapter.validate_python(value, context=SALVAGE)
+    except ValidationError as error:
+        wrong = {details["loc"][0] for details in error.errors() if details["loc"]}
+        rest = {key: inner for key, inner in value.items() if key not in wrong} if isinstance(value, dict) else value
+    try:
+        return adapter.validate_python(rest, context=SALVAGE)
+    except ValidationError:
+        return None
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,199 @@
+"""What a project's names stand for: secrets, places in a connection, database URLs. Secrets are resolved only here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, quote_plus
+
+from strandline.config import urls
+from strandline.config.model import ControlConfig, FilesConnection, LakeConnection, ProjectConfig, SqlConnection
+from strandline.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+    from strandline.config.load import Project
+
+REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+SECRET_FIELDS = ("url", "user", "password", "jdbc_url")
+_REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://|^dbfs:/")
+_GLOB = re.compile(r"[*?\[\]{}]")
+
+
+class PlaceError(ValueError):
+    """A table or path that is not below its connection's path."""
+
+
+@dataclass(frozen=True)
+class JdbcTarget:
+    """What Spark needs to open a database. Its text never shows secrets."""
+
+    url: str = field(repr=False)
+    user: str | None = field(repr=False)
+    password: str | None = field(repr=False)
+    driver: str | None
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def resolve_secrets(text: str, *, key: str) -> str:
+    """The text with each `${env:NAME}` replaced; `key` is named when one is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        return _environment(match[1], key)
+
+    return REFERENCE.sub(value, text)
+
+
+def bad_references(text: str) -> Iterator[tuple[str, str]]:
+    """What is wrong with the `${…}` in a text, each with a hint. Shows the reference, never what surrounds it."""
+    for match in re.finditer(r"\$\{([^{}]*)(\}?)", REFERENCE.sub("", text)):
+        inside, closed = match[1], match[2]
+        name = inside.partition(":")[2] or inside
+        hint = f"write ${{env:{name}}}" if re.fullmatch(r"[A-Za-z_]\w*", name) else "write ${env:NAME}"
+        if not closed:
+            yield "a reference `${` is not closed", "write ${env:NAME}"
+        elif ":" in inside and not inside.startswith("env:"):
+            yield f"unknown kind of reference `${{{inside}}}`; only `env` is known", hint
+        else:
+            yield f"`${{{inside}}}` is not a reference", hint
+
+
+def secret_values(config: ProjectConfig) -> list[str]:
+    """The values of all references of a project that are set now: what `redact` must never let through."""
+    texts = [str(value) for value in config.spark.config.values()]
+    for connection in config.connections.values():
+        texts += [str(getattr(connection, name, None) or "") for name in SECRET_FIELDS]
+    names = {match[1] for text in texts for match in REFERENCE.finditer(text)}
+    return [os.environ[name] for name in sorted(names) if os.environ.get(name)]
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text with `***` for each secret, also where it is quoted for a URL."""
+    forms: set[str] = set()
+    for secret in filter(None, secrets):
+        forms |= {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
+    for form in sorted(forms, key=len, reverse=True):
+        # A very short value is taken only as a word of its own: else `sa` would blank half of every sentence.
+        pattern = re.escape(form) if len(form) > 3 else rf"(?<!\w){re.escape(form)}(?!\w)"
+        text = re.sub(pattern, "***", text)
+    return text
+
+
+def _environment(name: str, key: str) -> str:
+    if name not in os.environ:
+        hint = f"export {name}=… before the run"
+        raise ConfigError(Problem(f"the environment variable `{name}` is not set", key=key, hint=hint))
+    return os.environ[name]
+
+
+# --- places ----------------------------------------------------------------------------------------------------------
+
+
+def base(connection: FilesConnection | LakeConnection, root: Path) -> str:
+    """The absolute path (or URL) of a connection; relative paths start at the project's folder."""
+    path = connection.path.removeprefix("file://")
+    if _REMOTE.match(path):
+        return path.rstrip("/")
+    return os.path.normpath(root / Path(path).expanduser())
+
+
+def place(connection: FilesConnection | LakeConnection, name: str, root: Path, *, pattern: bool = False) -> str:
+    """Where a table or path of a connection is. `pattern` allows `*.csv` and the folder itself."""
+    _refuse_name(name, pattern=pattern)
+    start = base(connection, root)
+    if _REMOTE.match(start):
+        return f"{start}/{name.strip('/')}"
+    target = os.path.normpath(os.path.join(start, name))
+    fixed = Path(start)
+    for part in Path(name).parts:
+        if _GLOB.search(part):
+            break
+        fixed /= part
+    # Links are followed as far as they exist: a link inside the folder may point outside it.
+    if not fixed.resolve().is_relative_to(Path(start).resolve()):
+        raise PlaceError("follows a link that leaves its connection's path")
+    return target
+
+
+def locate(project: Project, connection_name: str, name: str) -> str:
+    """The absolute location of a table (lake) or of a path or pattern (files) of a connection."""
+    connection = project.config.connections.get(connection_name)
+    if not isinstance(connection, FilesConnection | LakeConnection):
+        raise ConfigError(f"`{connection_name}` is not a connection with a path")
+    try:
+        return place(connection, name, project.root, pattern=isinstance(connection, FilesConnection))
+    except PlaceError as error:
+        raise ConfigError(f"`{name}` of connection `{connection_name}` {error}") from error
+
+
+def control_location(connections: Mapping[str, object], control: ControlConfig | None, root: Path) -> str:
+    """The folder of the control tables: of the connection named, else of the first lake, else in the project."""
+    control = control or ControlConfig()
+    lakes = {name: c for name, c in connections.items() if isinstance(c, LakeConnection)}
+    lake = lakes.get(control.connection) if control.connection else next(iter(lakes.values()), None)
+    return place(lake, control.schema_, root) if lake else str(root / ".strandline")
+
+
+def _refuse_name(name: str, *, pattern: bool) -> None:
+    parts = name.split("/")
+    if any(ord(char) < 32 or ord(char) == 127 for char in name):
+        raise PlaceError("holds a control character")
+    if name.startswith(("/", "\\", "~")) or re.match(r"^[A-Za-z]:", name) or _REMOTE.match(name) or ".." in parts:
+        raise PlaceError("leaves its connection's path")
+    if "\\" in name:
+        raise PlaceError("holds a backslash; folders are separated by `/`")
+    if pattern:
+        return
+    if _GLOB.search(name) or ":" in name:
+        raise PlaceError("holds one of the characters * ? [ ] { } :")
+    if any(part in ("", ".", "_delta_log") or part != part.strip() for part in parts):
+        raise PlaceError("is not the name of a table")
+
+
+# --- databases -------------------------------------------------------------------------------------------------------
+
+
+def sqlalchemy_url(connection: SqlConnection, root: Path, *, key: str = "connections") -> URL:
+    """The SQLAlchemy URL of a database, with its secrets: for opening it, never for showing it."""
+    return urls.to_sqlalchemy(_database(connection, root, key))
+
+
+def jdbc(connection: SqlConnection, root: Path, *, key: str = "connections") -> JdbcTarget:
+    """What Spark opens the database with: `jdbc_url` when given, else derived from `url`."""
+    user, password = _login(connection, key)
+    if connection.jdbc_url:
+        url = resolve_secrets(connection.jdbc_url, key=f"{key}.jdbc_url")
+        return JdbcTarget(url, user, password, connection.driver or urls.jdbc_driver(url))
+    database = _database(connection, root, key)
+    try:
+        url = urls.to_jdbc(database)
+    except urls.UrlError as error:
+        raise ConfigError(Problem(str(error), key=f"{key}.url", hint="give jdbc_url and driver")) from error
+    return JdbcTarget(url, database.user, database.password, connection.driver or urls.jdbc_driver(url))
+
+
+def _database(connection: SqlConnection, root: Path, key: str) -> urls.Database:
+    text = connection.url
+    if REFERENCE.fullmatch(text):
+        text = resolve_secrets(text, key=f"{key}.url")
+    else:  # inside a URL a value is quoted: a password may hold @ and /
+        text = REFERENCE.sub(lambda match: quote(_environment(match[1], f"{key}.url"), safe=""), text)
+    try:
+        database = urls.parse(text)
+    except urls.UrlError as error:
+        raise ConfigError(Problem(str(error), key=f"{key}.url", hint="for example postgresql://host/db")) from error
+    user, password = _login(connection, key)
+    return urls.absolute(database.with_login(user, password), root)
+
+
+def _login(connection: SqlConnection, key: str) -> tuple[str | None, str | None]:
+    user = resolve_secrets(connection.user, key=f"{key}.user") if connection.user is not None else None
+    password = resolve_secrets(connection.password, key=f"{key}.password") if connection.password is not None else None
+    return user, password

@@ -1,0 +1,164 @@
+"""The records of batches: what the control tables hold, as plain values.
+
+`etl_runs` gets one row per batch, for ever; `etl_control` holds the newest state per target and source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from strandline.types import Commit, Token
+
+
+@dataclass(frozen=True)
+class ControlRow:
+    """A row of `etl_control`: seed 003's columns, then ours."""
+
+    target_table: str
+    source_table: str
+    last_processed_version: int | None
+    batch_id: str
+    batch_started_at: datetime | None
+    batch_completed_at: datetime | None
+    batch_status: str
+    rows_read: int | None
+    rows_written: int | None
+    error_message: str | None
+    updated_at: datetime
+    node: str
+    load_id: str | None
+    watermark_value: str | None
+    watermark_type: str | None
+    coverage: str | None
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A row of `etl_runs`: one batch."""
+
+    run_id: str
+    project: str
+    node: str
+    batch: int
+    target_table: str
+    status: str
+    started_at: datetime
+    completed_at: datetime
+    seconds: float
+    rows_read: int | None
+    inserted: int
+    updated: int
+    deleted: int
+    reopened: int
+    held: int
+    version: int | None
+    token: str
+    coverage: str | None
+    warnings: str | None
+    error: str | None
+
+
+class Store(Protocol):
+    """Where control rows are kept."""
+
+    def control(self, node: str) -> list[ControlRow]:
+        """The newest state of a node."""
+
+    def put(self, rows: Sequence[ControlRow]) -> None:
+        """Replace the state of these targets and sources."""
+
+    def log(self, row: RunRow) -> None:
+        """Add a batch to the history."""
+
+    def runs(self, limit: int) -> list[RunRow]:
+        """The newest batches first."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of one node on its way through the ledger."""
+
+    token: Token
+    target: str
+    sources: tuple[str, ...]
+    started_at: datetime
+    previous: Mapping[str, ControlRow] = field(default_factory=dict)
+
+    @property
+    def batch_id(self) -> str:
+        return f"{self.token.node}/{self.token.batch}"
+
+    def coverage(self) -> dict[str, Any]:
+        """What the last finished batch covered."""
+        row = next(iter(self.previous.values()), None)
+        done = row is not None and row.batch_status == "SUCCESS" and row.coverage
+        return dict(json.loads(row.coverage)) if row and done else {}
+
+
+def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:
+    """The batch after the newest finished one; a batch that was started and never finished keeps its number."""
+    return Batch(
+        replace(token, batch=finished(rows) + 1), target, tuple(sources), now, {r.source_table: r for r in rows}
+    )
+
+
+def finished(rows: Sequence[ControlRow]) -> int:
+    """The number of the newest batch whose record is complete."""
+    numbers = [number(r) - (r.batch_status != "SUCCESS") for r in rows]
+    return max(numbers, default=0)
+
+
+def number(row: ControlRow) -> int:
+    return int(row.batch_id.rpartition("/")[2])
+
+
+def unrecorded(rows: Sequence[ControlRow], commit: Commit | None) -> bool:
+    """Has the table a batch that the records do not know? Then the runner died between commit and record."""
+    return commit is not None and commit.batch > finished(rows)
+
+
+def control_rows(
+    batch: Batch,
+    status: str,
+    now: datetime,
+    *,
+    rows_read: int | None = None,
+    rows_written: int | None = None,
+    versions: Mapping[str, int] | None = None,
+    coverage: Mapping[str, Any] | None = None,
+    error: str | None = None,
+) -> list[ControlRow]:
+    """The state of every source of a batch; what is not known yet stays as it was."""
+    rows = []
+    for source in batch.sources:
+        old = batch.previous.get(source)
+        version = (versions or {}).get(source, old.last_processed_version if old else None)
+        rows.append(
+            ControlRow(
+                target_table=batch.target,
+                source_table=source,
+                last_processed_version=version,
+                batch_id=batch.batch_id,
+                batch_started_at=batch.started_at,
+                batch_completed_at=None if status == "RUNNING" else now,
+                batch_status=status,
+                rows_read=rows_read,
+                rows_written=rows_written,
+                error_message=error,
+                updated_at=now,
+                node=batch.token.node,
+                load_id=None,
+                watermark_value=old.watermark_value if old else None,
+                watermark_type=old.watermark_type if old else None,
+                coverage=json.dumps(coverage, sort_keys=True) if coverage else (old.coverage if old else None),
+            )
+        )
+    return rows
+
+
+def as_values(row: ControlRow | RunRow) -> dict[str, Any]:
+    return asdict(row)

@@ -1,0 +1,137 @@
+"""What an engine is: eight verbs. Everything else is built from them, once, as trees.
+
+A *platform* owns the process-wide part (the Spark session, or nothing) and opens *workspaces*; a workspace is an
+`Engine` for one node: its views, settings and staged rows are its own and vanish with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from sqlglot import exp
+
+from strandline.strategy.changes import ChangeSet
+from strandline.types import Column, Relation, Table, TableState, Token
+
+
+@dataclass(frozen=True)
+class SqlEndpoint:
+    """A database, with its secrets already resolved; never printed, never stored."""
+
+    name: str
+    url: Any = field(repr=False)
+    jdbc: Any = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SqlSource:
+    """Rows of a database table or query."""
+
+    endpoint: SqlEndpoint
+    table: str | None = None
+    query: str | None = None
+    partition_column: str | None = None
+    num_partitions: int | None = None
+    columns: tuple[str, ...] | None = None
+    where: tuple[exp.Expression, ...] = ()  # hints: what the engine will filter again
+
+    @property
+    def label(self) -> str:
+        return f"{self.endpoint.name}: {self.table or 'query'}"
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """Rows of files under a folder; `pattern` may hold wildcards."""
+
+    root: Path
+    pattern: str
+    format: str
+    schema: Mapping[str, str] | None = None
+    delimiter: str = ","
+    header: bool = True
+    null_value: str | None = None
+    multiline: bool = True
+    file_column: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.pattern
+
+
+@dataclass(frozen=True)
+class LakeSource:
+    """Rows of a lake table at one version; `hidden` columns are left out."""
+
+    table: Table
+    version: int
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.table.label
+
+
+Source = SqlSource | FileSource | LakeSource
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A source under a name; `rows_read` answers once something has read it."""
+
+    relation: Relation
+    rows_read: Callable[[], int | None]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Rows evaluated exactly once, and what was measured on the way."""
+
+    relation: Relation
+    measures: dict[str, int]
+
+
+class Engine(Protocol):
+    """One workspace of one engine."""
+
+    dialect: str
+
+    def scan(self, source: Source) -> Scan:
+        """Give a source a name; nothing needs to be read yet."""
+
+    def query(self, tree: exp.Query) -> Relation:
+        """Give a query a name; nothing is evaluated yet."""
+
+    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expression], keep: exp.Expression | None) -> Staged:
+        """Evaluate a query once: measure all its rows, keep those that fulfil `keep`."""
+
+    def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
+        """A small answer, as Python values."""
+
+    def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
+        """Pass rows through a user's Python function as this engine's own kind of frame."""
+
+    def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
+        """What the table's log says, and the newest commit under `app_id`; None when there is no table."""
+
+    def alter(self, table: Table, add: Sequence[Column]) -> None:
+        """Add columns; never anything else."""
+
+    def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+        """Commit a change set atomically under a token; returns the table's new version."""
+
+
+class Platform(Protocol):
+    """Opens workspaces; closes what it started."""
+
+    def workspace(self, name: str) -> AbstractContextManager[Engine]:
+        """An engine of its own for one node."""
+
+    def close(self) -> None:
+        """Stop what this platform started, and nothing else."""
+
+

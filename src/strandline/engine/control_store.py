@@ -1,0 +1,95 @@
+"""The control tables on path-based storage: small Delta tables, written by deltalake without any Spark job."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from strandline.control.ledger import ControlRow, RunRow, as_values
+from strandline.errors import CommitConflict
+
+_TRIES = 20
+
+
+class DeltaStore:
+    """`etl_runs` and `etl_control` under one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
+
+    def control(self, node: str) -> list[ControlRow]:
+        rows = self._read("etl_control", [("node", "=", node)])
+        return [ControlRow(**r) for r in rows]
+
+    def all_control(self) -> list[ControlRow]:
+        return [ControlRow(**r) for r in self._read("etl_control", None)]
+
+    def put(self, rows: Sequence[ControlRow]) -> None:
+        data = _arrow(ControlRow, rows)
+        keys = 's.target_table = t.target_table AND s.source_table = t.source_table AND s.node = t.node'
+
+        def write() -> None:
+            location = str(self.folder / "etl_control")
+            try:
+                table = DeltaTable(location)
+            except TableNotFoundError:
+                write_deltalake(location, data, mode="error")
+                return
+            merge = table.merge(data, predicate=keys, source_alias="s", target_alias="t")
+            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+        self._retried(write)
+
+    def log(self, row: RunRow) -> None:
+        data = _arrow(RunRow, [row])
+        self._retried(lambda: write_deltalake(str(self.folder / "etl_runs"), data, mode="append"))
+
+    def runs(self, limit: int) -> list[RunRow]:
+        rows = [RunRow(**r) for r in self._read("etl_runs", None)]
+        return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)[:limit]
+
+    def _read(self, name: str, filters: Any) -> list[dict[str, Any]]:
+        try:
+            table = DeltaTable(str(self.folder / name))
+        except TableNotFoundError:
+            return []
+        rows: list[dict[str, Any]] = table.to_pyarrow_table(filters=filters).to_pylist()
+        return rows
+
+    def _retried(self, write: Callable[[], Any]) -> None:
+        """Another process may commit at the same moment: look again and write again."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            for attempt in range(_TRIES):
+                try:
+                    write()
+                    return
+                except (CommitFailedError, DeltaError) as e:
+                    if attempt == _TRIES - 1 or not _conflict(e):
+                        raise CommitConflict(f"the control tables cannot be written: {e}") from e
+                    time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))
+
+
+def _conflict(error: Exception) -> bool:
+    return isinstance(error, CommitFailedError) or "already exists" in str(error).lower()
+
+
+_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), datetime: pa.timestamp("us", tz="UTC")}
+
+
+def _arrow(kind: type[ControlRow] | type[RunRow], rows: Sequence[ControlRow | RunRow]) -> pa.Table:
+    fields = []
+    for name, hint in get_type_hints(kind).items():
+        plain = next(a for a in getattr(hint, "__args__", (hint,)) if a is not type(None))
+        fields.append(pa.field(name, _ARROW[plain]))
+    return pa.Table.from_pylist([as_values(r) for r in rows], schema=pa.schema(fields))

@@ -1,0 +1,91 @@
+"""What a Delta table's own log says, read without starting a job; shared by both engines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from strandline.errors import TableError
+from strandline.types import Column, Commit, Schema, Table, TableState, Token
+
+SYSTEM = "strandline.system"  # marks a system column, in the metadata of its field
+_PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+
+
+def describe(table: Table, app_id: str | None = None) -> TableState | None:
+    """The table's state, with the newest commit under `app_id`; None when nothing is there."""
+    delta = open_table(table)
+    if delta is None:
+        return None
+    meta = delta.metadata()
+    fields = json.loads(delta.schema().to_json())["fields"]
+    system = tuple(f["name"] for f in fields if f.get("metadata", {}).get(SYSTEM))
+    schema = Schema(tuple(Column(f["name"], spark_type(f["type"])) for f in fields))
+    commit = newest_commit(delta, app_id) if app_id else None
+    return TableState(delta.version(), schema, tuple(meta.partition_columns), str(meta.id), system, commit)
+
+
+def open_table(table: Table) -> DeltaTable | None:
+    """The table, None when nothing is there, an error when something else is."""
+    path = Path(table.location)
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return None
+    try:
+        return DeltaTable(table.location)
+    except TableNotFoundError:
+        raise TableError(
+            f"{table.label}: what is stored there is not a Delta table",
+            hint="give the node another table name, or move the files that are there out of the way",
+        ) from None
+    except DeltaError as e:
+        raise TableError(f"{table.label}: its Delta log cannot be read: {_first_line(e)}") from e
+
+
+def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
+    """The newest commit that carries this app id, with the record that it brought along."""
+    batch = delta.transaction_version(app_id)
+    if batch is None:
+        return None
+    for limit in (1, 20, 500, None):
+        for entry in delta.history(limit):
+            record = _record(entry)
+            if record and record.get("app_id") == app_id and record.get("batch") == batch:
+                record["metrics"] = entry.get("operationMetrics") or {}
+                return Commit(int(entry["version"]), batch, str(record.get("run_id", "")), record)
+    return Commit(delta.version(), batch, "", {})
+
+
+def commit_text(token: Token, record: dict[str, Any]) -> str:
+    """What a commit carries: the token and the batch's record, as one line of JSON."""
+    carried = {"app_id": token.app_id, "batch": token.batch, "run_id": token.run_id, **record}
+    return json.dumps({"strandline": carried}, separators=(",", ":"), default=str)
+
+
+def _record(entry: dict[str, Any]) -> dict[str, Any] | None:
+    text = entry.get("userMetadata")
+    if not isinstance(text, str) or not text.startswith('{"strandline"'):
+        return None
+    found = json.loads(text)["strandline"]
+    return found if isinstance(found, dict) else None
+
+
+def spark_type(delta_type: Any) -> str:
+    """A type of the Delta protocol in Spark's words."""
+    if isinstance(delta_type, str):
+        return _PRIMITIVES.get(delta_type, delta_type)
+    match delta_type["type"]:
+        case "array":
+            return f"array<{spark_type(delta_type['elementType'])}>"
+        case "map":
+            return f"map<{spark_type(delta_type['keyType'])},{spark_type(delta_type['valueType'])}>"
+        case _:
+            inner = ",".join(f"{f['name']}:{spark_type(f['type'])}" for f in delta_type["fields"])
+            return f"struct<{inner}>"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

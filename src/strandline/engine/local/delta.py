@@ -1,0 +1,86 @@
+"""Committing change sets with deltalake: one commit, with the batch's token in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from strandline.engine import delta_log
+from strandline.engine.local.types import to_delta
+from strandline.errors import CommitConflict, Fenced
+from strandline.sql.expr import rows_of
+from strandline.strategy.changes import ChangeSet, Removals
+from strandline.types import Column, Table, Token
+
+if TYPE_CHECKING:
+    from strandline.engine.local.workspace import LocalWorkspace
+
+
+def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+    """Write the additions and take out what they replace, in one commit; returns the table's new version."""
+    delta = delta_log.open_table(table)
+    if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.batch:
+        raise Fenced(f"{table.label}: batch {token.batch} of {token.node} has already been committed")
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": delta_log.commit_text(token, dict(record))},
+        app_transactions=[Transaction(token.app_id, token.batch)],
+        max_commit_retries=0 if delta is not None else None,
+    )
+    try:
+        if delta is None or changes.inserts_only or changes.removals is Removals.EVERYTHING:
+            _write(workspace, table, delta, changes, properties)
+        else:
+            _merge(workspace, delta, changes, properties)
+    except CommitFailedError as e:
+        raise CommitConflict(f"{table.label}: somebody else committed at the same moment", hint="run again") from e
+    return DeltaTable(table.location).version()
+
+
+def _write(
+    workspace: LocalWorkspace,
+    table: Table,
+    delta: DeltaTable | None,
+    changes: ChangeSet,
+    properties: CommitProperties,
+) -> None:
+    new = delta is None
+    write_deltalake(
+        table.location if delta is None else delta,
+        _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes.system),
+        mode="error" if new else "overwrite" if changes.removals is Removals.EVERYTHING else "append",
+        partition_by=list(changes.partition_by) or None,
+        commit_properties=properties,
+    )
+
+
+def _marked(rows: pa.RecordBatchReader, system: Sequence[str]) -> pa.RecordBatchReader:
+    """The rows with their system columns marked as such, for the schema of a new table."""
+    fields = [f.with_metadata({delta_log.SYSTEM: "true"}) if f.name in system else f for f in rows.schema]
+    schema = pa.schema(fields)
+    return pa.RecordBatchReader.from_batches(schema, (pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows))
+
+
+def _merge(workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties) -> None:
+    on = " AND ".join(f's."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}"' for k in changes.keys)
+    values = {f'"{_q(n)}"': f's."{_q(n)}"' for n in changes.columns.names}
+    merge = delta.merge(
+        workspace.arrow(rows_of(changes.additions, changes.columns)),
+        predicate=on,
+        source_alias="s",
+        target_alias="t",
+        commit_properties=properties,
+    )
+    merge.when_matched_update(values).when_not_matched_insert(values).execute()
+
+
+def _q(name: str) -> str:
+    return name.replace('"', '""')
+
+
+def add_columns(table: Table, add: Sequence[Column]) -> None:
+    """New columns at the end, all of them optional."""
+    DeltaTable(table.location).alter.add_columns([Field(c.name, to_delta(c.type), nullable=True) for c in add])

@@ -1,0 +1,184 @@
+"""Giving sources a name in DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import sqlalchemy
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+from sqlglot import exp
+
+from strandline.engine.base import FileSource, LakeSource, SqlSource
+from strandline.engine.local.types import to_arrow
+from strandline.engine.sources import files as file_sources
+from strandline.engine.sources import sql as sql_sources
+from strandline.errors import ReadError
+from strandline.sql.expr import cast, col, ident, lit, named, select, table
+from strandline.sql.portable import checked_cast, render
+
+if TYPE_CHECKING:
+    from strandline.engine.local.workspace import LocalWorkspace
+
+_BATCH = 50_000
+
+
+def sql(workspace: LocalWorkspace, source: SqlSource) -> tuple[str, int]:
+    """Stream a statement's rows into a table that may spill to disk; returns its name and the number of rows."""
+    read = sql_sources.plan_read(source, partitioned=False)
+    schema = pa.schema([(c.name, to_arrow(c.wire)) for c in read.columns])
+    raw, name, rows = workspace.fresh("raw"), workspace.fresh("src"), 0
+    values = [
+        named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns
+    ]
+    select_ = render(select(*values).from_(table(raw)), workspace.dialect)
+    for number, batch in enumerate(_batches(source, read.statement, schema)):
+        workspace.connection.register(raw, batch)
+        workspace.run(f'INSERT INTO "{name}" {select_}' if number else f'CREATE TEMP TABLE "{name}" AS {select_}')
+        workspace.connection.unregister(raw)
+        rows += batch.num_rows
+    return name, rows
+
+
+def _batches(source: SqlSource, statement: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows in bounded pieces; always at least one, so that an empty table has its columns."""
+    with sql_sources.opened(source.endpoint) as connection:
+        streamed = connection.execution_options(stream_results=True, yield_per=_BATCH)
+        result = streamed.exec_driver_sql(statement)
+        some = False
+        for partition in result.partitions():
+            some = True
+            yield _to_arrow(partition, schema)
+        if not some:
+            yield schema.empty_table()
+
+
+def _to_arrow(rows: Sequence[sqlalchemy.Row[Any]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True))
+    arrays = []
+    for values, field in zip(columns, schema, strict=True):
+        try:
+            arrays.append(pa.array([bytes(v) if isinstance(v, memoryview) else v for v in values] if pa.types.is_binary(field.type) else values, field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as e:
+            raise ReadError(f"column `{field.name}`: a value does not fit {field.type}: {str(e).splitlines()[0]}") from e
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
+    """A Delta table at one version, scanned lazily where deltalake can, else read once."""
+    delta = DeltaTable(source.table.location, version=source.version)
+    name = workspace.fresh("lake")
+    try:
+        workspace.register(name, delta.to_pyarrow_dataset())
+    except (DeltaError, NotImplementedError):  # deletion vectors: only deltalake's own query engine applies them
+        reader = QueryBuilder().register("t", delta).execute("SELECT * FROM t")
+        workspace.connection.register(name + "_stream", pa.RecordBatchReader.from_stream(reader))
+        workspace.run(f'CREATE TEMP TABLE "{name}" AS SELECT * FROM "{name}_stream"')
+    shown = workspace.relation(name).schema.without(*source.hidden)
+    view = workspace.fresh("v")
+    body = select(*(col(n) for n in shown.names)).from_(table(name))
+    workspace.run(f'CREATE TEMP VIEW "{view}" AS {render(body, workspace.dialect)}')
+    return view
+
+
+def files(workspace: LocalWorkspace, source: FileSource) -> str:
+    """CSV, JSON or Parquet files as one view."""
+    reader = {"csv": _csv, "json": _json, "parquet": _parquet}[source.format]
+    name = workspace.fresh("files")
+    workspace.run(f'CREATE TEMP VIEW "{name}" AS {reader(workspace, source)}')
+    return name
+
+
+def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
+    """Each group of files with one header is read by it; the groups are stacked by column name."""
+    groups = file_sources.csv_groups(source)
+    every = file_sources.union_columns(groups)
+    types = {k.casefold(): v for k, v in (source.schema or {}).items()}
+    parts = []
+    for group in groups:
+        options = {
+            "delim": lit(source.delimiter),
+            "header": lit(source.header),
+            "quote": lit('"'),
+            "escape": lit('"'),
+            "nullstr": lit(""),
+            "allow_quoted_nulls": lit(False),
+            "auto_detect": lit(False),
+            "strict_mode": lit(True),
+            "max_line_size": lit(64 * 1024 * 1024),
+            "columns": _struct({c: "VARCHAR" for c in group.columns}),
+        }
+        here = {c.casefold() for c in group.columns}
+        values = []
+        for c in every:
+            text: exp.Expression = col(c) if c.casefold() in here else cast(exp.null(), "string")
+            if source.null_value is not None:
+                text = exp.Nullif(this=text, expression=lit(source.null_value))
+            values.append(named(checked_cast(text, "string", types.get(c.casefold(), "string"), c), c))
+        parts.append(_from(workspace, source, "read_csv", group.files, options, values))
+    return " UNION ALL ".join(parts)
+
+
+def _parquet(workspace: LocalWorkspace, source: FileSource) -> str:
+    options = {"union_by_name": lit(True)}
+    return _from(workspace, source, "read_parquet", file_sources.find(source), options, [exp.Star(**_except(source))])
+
+
+def _json(workspace: LocalWorkspace, source: FileSource) -> str:
+    """One object per line; without a schema the columns are found as Spark finds them."""
+    paths = file_sources.find(source)
+    types = dict(source.schema or {}) or _json_types(workspace, paths)
+    duck = {c: exp.DataType.build(t, dialect="spark").sql(dialect="duckdb") for c, t in types.items()}
+    options = {"format": lit("newline_delimited"), "columns": _struct(duck)}
+    values: list[exp.Expression] = [col(c) for c in types]
+    return _from(workspace, source, "read_json", paths, options, values)
+
+
+def _json_types(workspace: LocalWorkspace, paths: Sequence[Path]) -> dict[str, str]:
+    import json
+
+    files_ = exp.Array(expressions=[lit(str(p)) for p in paths]).sql(dialect="duckdb")
+    objects = f"read_json_objects({files_}, format = 'newline_delimited')"
+    row = workspace.run(f"SELECT json_group_structure(json) FROM {objects}").fetchall()[0]
+    structure = json.loads(row[0]) if row[0] else {}
+    if not isinstance(structure, dict):
+        raise ReadError("the JSON files hold no objects", hint="expected one JSON object per line")
+    return {name: _json_type(kind) for name, kind in sorted(structure.items())}
+
+
+def _json_type(kind: Any) -> str:
+    if isinstance(kind, dict):
+        return "struct<" + ",".join(f"{n}:{_json_type(k)}" for n, k in sorted(kind.items())) + ">"
+    if isinstance(kind, list):
+        return f"array<{_json_type(kind[0])}>"
+    return {"BIGINT": "bigint", "UBIGINT": "bigint", "DOUBLE": "double", "BOOLEAN": "boolean"}.get(kind, "string")
+
+
+def _from(
+    workspace: LocalWorkspace,
+    source: FileSource,
+    function: str,
+    paths: Sequence[Path],
+    options: dict[str, exp.Expression],
+    values: list[exp.Expression],
+) -> str:
+    """SELECT … FROM reader([files], option = …), with the file's path below its connection when asked."""
+    if source.file_column:
+        options = {**options, "filename": lit("_strandline_file")}
+        start = len(str(source.root.resolve())) + 2
+        relative = exp.Substring(this=col("_strandline_file"), start=exp.Literal.number(start))
+        values = [*values, named(relative, source.file_column)]
+    given = ", ".join(f"{k} = {render(v, workspace.dialect)}" for k, v in options.items())
+    listed = exp.Array(expressions=[lit(str(p)) for p in paths]).sql(dialect="duckdb")
+    return f"{render(select(*values), workspace.dialect)} FROM {function}({listed}, {given})"
+
+
+def _except(source: FileSource) -> dict[str, Any]:
+    return {"except_": [ident("_strandline_file")]} if source.file_column else {}
+
+
+def _struct(types: dict[str, str]) -> exp.Expression:
+    return exp.Struct(expressions=[exp.PropertyEQ(this=ident(n), expression=lit(t)) for n, t in types.items()])

@@ -1,0 +1,63 @@
+"""DuckDB's and Arrow's types in Spark's words, and back."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+from deltalake.schema import DataType as DeltaType
+from sqlglot import exp
+
+_SIMPLE = {
+    "BIGINT": "bigint", "INTEGER": "int", "INT": "int", "SMALLINT": "smallint", "TINYINT": "tinyint",
+    "HUGEINT": "decimal(38,0)", "INT128": "decimal(38,0)", "UHUGEINT": "decimal(38,0)", "UBIGINT": "decimal(20,0)",
+    "UINTEGER": "bigint", "USMALLINT": "int", "UTINYINT": "smallint", "FLOAT": "float", "DOUBLE": "double",
+    "VARCHAR": "string", "TEXT": "string", "BOOLEAN": "boolean", "DATE": "date", "BLOB": "binary",
+    "TIMESTAMP": "timestamp_ntz", "TIMESTAMP_NTZ": "timestamp_ntz", "TIMESTAMPNTZ": "timestamp_ntz",
+    "TIMESTAMP WITH TIME ZONE": "timestamp", "TIMESTAMPTZ": "timestamp", "NULL": "void",
+}  # fmt: skip
+
+
+def from_duckdb(type_: str) -> str:
+    """`DECIMAL(12,2)[]` → `array<decimal(12,2)>`; what Spark has no word for is text."""
+    simple = _simple(type_)
+    return simple if simple else _nested(exp.DataType.build(type_, dialect="duckdb"))
+
+
+def _simple(type_: str) -> str | None:
+    if decimal := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", type_):
+        return f"decimal({decimal[1]},{decimal[2]})"
+    return _SIMPLE.get(type_)
+
+
+def _nested(node: exp.DataType) -> str:
+    kinds = exp.DataType.Type
+    if node.this in (kinds.ARRAY, kinds.LIST):
+        return f"array<{_nested(node.expressions[0])}>"
+    if node.this == kinds.MAP:
+        return f"map<{_nested(node.expressions[0])},{_nested(node.expressions[1])}>"
+    if node.this == kinds.STRUCT:
+        return "struct<" + ",".join(f"{f.name}:{_nested(f.args['kind'])}" for f in node.expressions) + ">"
+    return _simple(node.sql(dialect="duckdb").replace(", ", ",")) or "string"
+
+
+_ARROW = {
+    "bigint": pa.int64(), "int": pa.int32(), "smallint": pa.int16(), "tinyint": pa.int8(), "float": pa.float32(),
+    "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_(), "date": pa.date32(), "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
+}  # fmt: skip
+
+
+def to_arrow(type_: str) -> pa.DataType:
+    """The Arrow type of a flat type."""
+    if decimal := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", type_):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    return _ARROW[type_]
+
+
+def to_delta(type_: str) -> DeltaType:
+    """The Delta type of a flat type."""
+    from deltalake import Schema
+
+    field = Schema.from_arrow(pa.schema([("c", to_arrow(type_))])).fields[0]
+    return field.type

@@ -1,0 +1,145 @@
+"""The in-process engine: DuckDB evaluates, deltalake commits. No JVM."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from sqlglot import exp
+
+from strandline.engine import delta_log
+from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource, Staged
+from strandline.engine.local import delta, scans
+from strandline.engine.local.failures import translated
+from strandline.engine.local.types import from_duckdb
+from strandline.errors import TransformError
+from strandline.sql.expr import named, rows_of, select, table
+from strandline.sql.portable import render
+from strandline.strategy.changes import ChangeSet
+from strandline.types import Column, Relation, Schema, Table, TableState, Token
+
+
+class LocalWorkspace:
+    """One node's DuckDB: spills to a folder of its own, in UTC."""
+
+    dialect = "duckdb"
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self.connection = connection
+        self._numbers = itertools.count(1)
+        self._kept: list[object] = []  # Arrow objects that views refer to
+
+    def scan(self, source: Source) -> Scan:
+        with translated(self, getattr(source, "label", "")):
+            match source:
+                case SqlSource():
+                    name, rows = scans.sql(self, source)
+                    return Scan(self.relation(name), lambda: rows)
+                case FileSource():
+                    name = scans.files(self, source)
+                case LakeSource():
+                    name = scans.lake(self, source)
+            relation = self.relation(name)
+            return Scan(relation, lambda: self._count(relation))
+
+    def query(self, tree: exp.Query) -> Relation:
+        name = self.fresh("v")
+        with translated(self, "query"):
+            self.run(f'CREATE TEMP VIEW "{name}" AS {render(tree, self.dialect)}')
+            return self.relation(name)
+
+    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expression], keep: exp.Expression | None) -> Staged:
+        name = self.fresh("staged")
+        with translated(self, "stage"):
+            self.run(f'CREATE TEMP TABLE "{name}" AS {render(tree, self.dialect)}')
+            relation = self.relation(name)
+            measured = select(*(named(m, n) for n, m in measures.items())).from_(table(name))
+            values = self.run(render(measured, self.dialect)).fetchall()[0]
+            kept = self.query(rows_of(relation).where(keep)) if keep is not None else relation
+        return Staged(kept, dict(zip(measures, (int(v or 0) for v in values), strict=True)))
+
+    def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
+        with translated(self, "fetch"):
+            # through Arrow: DuckDB's own conversion of timestamps would need pytz
+            columns = [c.to_pylist() for c in self.arrow(tree).read_all().columns]
+            return list(zip(*columns, strict=True))
+
+    def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
+        import pandas as pd
+
+        frame = self.arrow(rows_of(rows)).read_all().to_pandas(types_mapper=pd.ArrowDtype)
+        result = function(frame)
+        if not isinstance(result, pd.DataFrame):
+            raise TransformError(
+                f"the python step returned {type(result).__name__}, expected a pandas DataFrame",
+                hint="return the frame at the end of the function",
+            )
+        name = self.fresh("py")
+        self.register(name, pa.Table.from_pandas(result, preserve_index=False))
+        return self.relation(name)
+
+    def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
+        return delta_log.describe(table, app_id)
+
+    def alter(self, table: Table, add: Sequence[Column]) -> None:
+        delta.add_columns(table, add)
+
+    def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+        with translated(self, table.label):
+            return delta.apply(self, table, changes, token, record)
+
+    # --- what scans and commits are made of ----------------------------------------------------------------
+
+    def run(self, sql: str) -> duckdb.DuckDBPyConnection:
+        return self.connection.execute(sql)
+
+    def fresh(self, kind: str) -> str:
+        return f"_{kind}{next(self._numbers)}"
+
+    def register(self, name: str, rows: object) -> None:
+        self._kept.append(rows)
+        self.connection.register(name, rows)
+
+    def relation(self, name: str) -> Relation:
+        """A named relation with its columns; types that Spark lacks are cast away first."""
+        described = self.run(f'DESCRIBE SELECT * FROM "{name}"').fetchall()
+        columns = [Column(str(r[0]), from_duckdb(str(r[1]))) for r in described]
+        return Relation(name, Schema(tuple(columns)))
+
+    def arrow(self, tree: exp.Query) -> pa.RecordBatchReader:
+        """Rows as a stream of Arrow batches."""
+        return self.connection.sql(render(tree, self.dialect)).to_arrow_reader(100_000)
+
+    def _count(self, relation: Relation) -> int:
+        return int(self.run(f'SELECT COUNT(*) FROM "{relation.name}"').fetchall()[0][0])
+
+
+class LocalPlatform:
+    """Opens a DuckDB per node; there is nothing to share."""
+
+    def __init__(self, memory_limit: str = "1GB") -> None:
+        self.memory_limit = memory_limit
+
+    @contextmanager
+    def workspace(self, name: str) -> Iterator[Engine]:
+        with tempfile.TemporaryDirectory(prefix="strandline-") as folder:
+            connection = duckdb.connect(str(Path(folder) / "workspace.duckdb"))
+            try:
+                connection.execute("SET TimeZone = 'UTC'")
+                connection.execute(f"SET memory_limit = '{self.memory_limit}'")
+                connection.execute(f"SET temp_directory = '{folder}'")
+                connection.execute("SET enable_progress_bar = false")
+                yield LocalWorkspace(connection)
+            finally:
+                connection.close()
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+

@@ -1,0 +1,99 @@
+"""Finding files and looking at their first line; reading them is the engines' work."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.engine.base import FileSource
+from strandline.errors import ReadError
+from strandline.types import Column, Schema
+
+
+@dataclass(frozen=True)
+class FileGroup:
+    """Files that share their columns."""
+
+    files: tuple[Path, ...]
+    columns: tuple[str, ...]
+
+
+def find(source: FileSource) -> list[Path]:
+    """The files of a source, sorted; none is an error."""
+    root = source.root.resolve()
+    if any(c in source.pattern for c in "*?["):
+        found = sorted(p for p in root.glob(source.pattern) if p.is_file() and not _hidden(p.relative_to(root)))
+    else:
+        path = root / source.pattern
+        found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(root))) if path.is_dir() else [path]
+    for path in found:
+        if not path.resolve().is_relative_to(root):
+            raise ReadError(f"{source.label}: `{path.name}` is a link that leaves its connection's folder")
+    if not found or not found[0].exists():
+        raise ReadError(
+            f"no file matches `{source.pattern}`",
+            hint=f"looked in {root}; relative paths start at the folder of strandline.yaml",
+        )
+    return found
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def csv_groups(source: FileSource) -> list[FileGroup]:
+    """CSV files grouped by their header, so that a column that moved or came is read by its name."""
+    groups: dict[tuple[str, ...], list[Path]] = {}
+    for path in find(source):
+        columns = _header(path, source)
+        if columns:
+            groups.setdefault(columns, []).append(path)
+    if not groups:
+        raise ReadError(f"`{source.pattern}`: every file is empty", hint="a CSV file needs at least its header line")
+    return [FileGroup(tuple(files), columns) for columns, files in groups.items()]
+
+
+def _header(path: Path, source: FileSource) -> tuple[str, ...]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as f:
+            first = next(csv.reader(f, delimiter=source.delimiter), [])
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        raise ReadError(f"`{path.name}` cannot be read as CSV: {e}", hint="files are read as UTF-8") from e
+    if not first:
+        return ()
+    names = tuple(first) if source.header else tuple(f"_c{i}" for i in range(len(first)))
+    if any(not n.strip() for n in names):
+        raise ReadError(f"`{path.name}`, line 1: column {names.index('') + 1 if '' in names else '?'} has no name")
+    Schema(tuple(Column(n, "string") for n in names))  # two names alike are refused
+    return names
+
+
+def first_bad_line(paths: Sequence[Path], source: FileSource) -> tuple[Path, int, str] | None:
+    """The first record with another number of fields than its file's header: file, line and what is wrong."""
+    for path in paths:
+        with path.open(encoding="utf-8-sig", newline="", errors="strict") as f:
+            reader = csv.reader(f, delimiter=source.delimiter, strict=True)
+            line = 1
+            try:
+                width = len(next(reader, []))
+                line = reader.line_num + 1
+                for record in reader:
+                    if record and len(record) != width:
+                        return path, line, f"{len(record)} fields where the header has {width}"
+                    line = reader.line_num + 1
+            except csv.Error as e:
+                return path, line, str(e)
+            except UnicodeDecodeError as e:
+                return path, line, f"not UTF-8: {e.reason}"
+    return None
+
+
+def union_columns(groups: Sequence[FileGroup]) -> list[str]:
+    """All columns of all groups, in the order they first appear; names compare case-insensitively."""
+    seen: dict[str, str] = {}
+    for group in groups:
+        for name in group.columns:
+            seen.setdefault(name.casefold(), name)
+    return list(seen.values())

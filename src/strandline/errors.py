@@ -1,0 +1,190 @@
+"""Every error strandline raises, as one tree.
+
+StrandlineError
+├── ConfigError           the project is wrong; nothing ran             exit code 2
+│   └── UsageError        the command line is wrong                     exit code 2
+├── NodeError             one node failed; nothing of it was written    exit code 1
+│   ├── ReadError         a source could not be read
+│   │   └── SourceDown    … because it cannot be reached (worth a retry)
+│   ├── TransformError    a step or the SQL failed
+│   │   ├── CastError     a value does not fit the type asked for
+│   │   └── UnknownColumn a column that is not there, with the nearest names
+│   ├── DuplicateKeys     a slice holds a key more than once
+│   ├── TableError        the target cannot be written as asked
+│   └── CommitConflict    somebody else committed meanwhile (worth a retry)
+├── Fenced                another runner holds the batch                exit code 4
+└── EngineError           Spark, Java or a driver is missing            exit code 1
+
+Each says what was found, what was expected and what to do next. Facts stay attributes,
+so that `--json` and tests never parse a sentence.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class StrandlineError(Exception):
+    """The root: a message, and a hint that says what to do next."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shape that `--json` prints under `error`."""
+        return {"code": self.code, "message": self.message, "file": None, "line": None, "hint": self.hint}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a project file: where it stands, what is wrong, how to mend it."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    key: str | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
+        key = f"{self.key}: " if self.key else ""
+        return f"{where}{key}{self.message}" + (f"\n    → {self.hint}" if self.hint else "")
+
+
+class ConfigError(StrandlineError):
+    """The project file is wrong; carries every problem found, not only the first."""
+
+    code = "config"
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[Problem] | Problem | str, *, hint: str | None = None) -> None:
+        if isinstance(problems, str):
+            problems = [Problem(problems, hint=hint)]
+        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
+        super().__init__("\n".join(str(p) for p in self.problems), hint=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        first = self.problems[0]
+        return {
+            "code": self.code,
+            "message": f"{first.key}: {first.message}" if first.key else first.message,
+            "file": first.file,
+            "line": first.line,
+            "hint": first.hint,
+            "problems": [vars(p) for p in self.problems],
+        }
+
+
+class UsageError(ConfigError):
+    """The command line asks for something that is not there."""
+
+    code = "usage"
+
+
+class EngineError(StrandlineError):
+    """The engine cannot start: Java, Spark or a driver is missing or too old."""
+
+    code = "engine"
+
+
+class Fenced(StrandlineError):
+    """Another runner holds this batch; this one has written nothing."""
+
+    code = "fenced"
+    exit_code = 4
+
+
+class NodeError(StrandlineError):
+    """One node failed; nothing of it was written."""
+
+    code = "node"
+
+
+class ReadError(NodeError):
+    """A source could not be read."""
+
+    code = "read"
+
+
+class SourceDown(ReadError):
+    """A source cannot be reached: refused, timed out, unknown host."""
+
+    code = "source_down"
+    retryable = True
+
+
+class TransformError(NodeError):
+    """A step or the SQL failed."""
+
+    code = "transform"
+
+
+class CastError(TransformError):
+    """A value does not fit the type asked for."""
+
+    code = "cast"
+
+    def __init__(self, column: str, value: str, type_: str) -> None:
+        super().__init__(
+            f"column `{column}`: the value {value!r} is not a {type_}",
+            hint="correct the value at its source, choose another type, or turn such values into NULL "
+            "with a `derive` step and try_cast",
+        )
+        self.column, self.value, self.type = column, value, type_
+
+
+class UnknownColumn(TransformError):
+    """A column that is not there, with the nearest names that are."""
+
+    code = "unknown_column"
+
+    def __init__(self, column: str, known: Iterable[str], *, where: str) -> None:
+        self.column, self.known = column, list(known)
+        super().__init__(
+            f"{where}: there is no column `{column}`; there are: {', '.join(self.known) or 'none'}",
+            hint=did_you_mean(column, self.known),
+        )
+
+
+class DuplicateKeys(NodeError):
+    """A slice holds a key more than once, so nobody can say which row is right."""
+
+    code = "duplicate_keys"
+
+    def __init__(self, keys: Sequence[str], count: int, samples: Sequence[Sequence[Any]]) -> None:
+        self.keys, self.count, self.samples = list(keys), count, [list(s) for s in samples]
+        shown = "; ".join(", ".join(f"{k}={v!r}" for k, v in zip(keys, s, strict=True)) for s in samples)
+        super().__init__(
+            f"{count} key{'s' if count != 1 else ''} of ({', '.join(keys)}) occur more than once in the rows to write, "
+            f"for example {shown}",
+            hint=f"add a `deduplicate` step with keys: [{', '.join(keys)}] and an order_by that says which row wins",
+        )
+
+
+class TableError(NodeError):
+    """The target cannot be written as asked: not Delta, another type, another partitioning."""
+
+    code = "table"
+
+
+class CommitConflict(NodeError):
+    """Somebody else committed to the table at the same moment."""
+
+    code = "conflict"
+    retryable = True
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A hint naming the nearest known names, or None when nothing is near."""
+    by_fold = {k.casefold(): k for k in known}
+    near = difflib.get_close_matches(name.casefold(), by_fold, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(f'`{by_fold[n]}`' for n in near)}?" if near else None

@@ -1,0 +1,115 @@
+"""What a node reads, resolved: names become places, secrets become logins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.config import resolve
+from strandline.config.load import Project
+from strandline.config.model import FilesConnection, LakeConnection, NodeConfig, ReadConfig, SourceConfig, SqlConnection
+from strandline.engine.base import FileSource, LakeSource, Source, SqlEndpoint, SqlSource
+from strandline.errors import ReadError
+from strandline.plan.pushdown import columns_needed, predicates
+from strandline.sql.portable import parse
+from strandline.transform.sql import mentioned
+from strandline.types import Table, TableState
+
+SOURCE_FILE = "_source_file"
+
+
+@dataclass(frozen=True)
+class Input:
+    """One source of a node: how its SQL calls it, what it is."""
+
+    alias: str
+    read: ReadConfig
+    label: str
+
+
+def inputs(project: Project, node: NodeConfig) -> list[Input]:
+    """The sources of a node in order."""
+    found = []
+    for _, read in node.reads():
+        alias = read.alias if isinstance(read, SourceConfig) else "source"
+        found.append(Input(alias, read, f"{read.connection}.{read.table or read.path or 'query'}"))
+    return found
+
+
+def table_of(project: Project, connection: str, name: str) -> Table:
+    """The lake table of that name."""
+    return Table(f"{connection}.{name}", resolve.locate(project, connection, name))
+
+
+def is_lake(project: Project, read: ReadConfig) -> bool:
+    return isinstance(project.config.connections[read.connection], LakeConnection)
+
+
+def source_of(
+    project: Project, node: NodeConfig, input_: Input, describe: Callable[[Table], TableState | None]
+) -> tuple[Source, TableState | None]:
+    """The source to scan; a lake table is pinned to the version it has now."""
+    read = input_.read
+    connection = project.config.connections[read.connection]
+    match connection:
+        case LakeConnection():
+            return _lake(project, node, read, describe)
+        case FilesConnection():
+            return _files(project, node, read, connection), None
+        case SqlConnection():
+            return _sql(project, node, read, connection), None
+
+
+def _lake(
+    project: Project, node: NodeConfig, read: ReadConfig, describe: Callable[[Table], TableState | None]
+) -> tuple[Source, TableState]:
+    table = table_of(project, read.connection, read.table or "")
+    state = describe(table)
+    if state is None:
+        writer = next((n.name for n in project.config.nodes if _writes(project, n, table)), None)
+        raise ReadError(
+            f"there is no table {table.label} yet",
+            hint=f"run node `{writer}` first, or both: --select +{node.name}" if writer else "check connection and table",
+        )
+    spelled = mentioned(parse(node.transformation_sql, node.name)) if node.transformation_sql else set()
+    hidden = tuple(s for s in state.system if s.casefold() not in spelled)
+    return LakeSource(table, state.version, hidden), state
+
+
+def _writes(project: Project, node: NodeConfig, table: Table) -> bool:
+    return table_of(project, node.write.connection, node.write.table) == table
+
+
+def _files(project: Project, node: NodeConfig, read: ReadConfig, connection: FilesConnection) -> Source:
+    options = read.options
+    return FileSource(
+        root=Path(resolve.base(connection, project.root)),
+        pattern=read.path or "",
+        format=str(read.file_format),
+        schema=read.schema_,
+        delimiter=options.delimiter if options else ",",
+        header=options.header if options else True,
+        null_value=options.null_value if options else None,
+        multiline=options.multiline if options else True,
+        file_column=SOURCE_FILE if node.write.metadata().source_file else None,
+    )
+
+
+def _sql(project: Project, node: NodeConfig, read: ReadConfig, connection: SqlConnection) -> Source:
+    key = f"connections.{read.connection}"
+    endpoint = SqlEndpoint(
+        read.connection,
+        resolve.sqlalchemy_url(connection, project.root, key=key),
+        resolve.jdbc(connection, project.root, key=key),
+    )
+    alone = len(node.reads()) == 1
+    return SqlSource(
+        endpoint,
+        table=read.table,
+        query=read.query,
+        partition_column=read.partition_column,
+        num_partitions=read.num_partitions,
+        columns=columns_needed(node) if alone else None,
+        where=tuple(predicates(node)) if alone else (),
+    )

@@ -1,0 +1,142 @@
+"""A loaded project: plan it, run it, look at its records."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from strandline.batch import Job
+from strandline.config.load import Project, load_project
+from strandline.config.model import NodeConfig
+from strandline.config.resolve import control_location, redact, secret_values
+from strandline.engine import connect
+from strandline.engine.base import Platform
+from strandline.engine.control_store import DeltaStore
+from strandline.errors import StrandlineError
+from strandline.plan.graph import Graph, build
+from strandline.result import NodeResult, PlanResult, RunResult
+from strandline.run import Runner, plan_node
+from strandline.schedule import STOPS, walk
+from strandline.types import Clock, Relation
+
+
+class Observer:
+    """Told what happens while it happens; the command line draws it, the default keeps silent."""
+
+    def started(self, name: str) -> None:
+        """A node begins."""
+
+    def finished(self, result: NodeResult) -> None:
+        """A node has ended, one way or another."""
+
+    def engine_ready(self) -> None:
+        """The engine has started."""
+
+
+class StrandlineProject:
+    """What `strandline.load` returns."""
+
+    def __init__(self, config: Project, *, engine: str | None = None) -> None:
+        self.config = config
+        self.engine_name = engine or config.config.engine
+        self.graph: Graph = build(config)
+
+    @property
+    def store(self) -> DeltaStore:
+        """The control tables."""
+        project = self.config
+        return DeltaStore(Path(control_location(project.config.connections, project.config.control, project.root)))
+
+    def run(
+        self, select: str | Iterable[str] | None = None, *, threads: int = 4, observer: Observer | None = None,
+        platform: Platform | None = None, check: bool = False,
+    ) -> RunResult:
+        """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one."""
+        watch = observer or Observer()
+        chosen = self.graph.select(_patterns(select))
+        clock = Clock(datetime.now(UTC))
+        runner = Runner(self.store, _run_id(clock))
+        errors: list[StrandlineError] = []
+
+        def work(name: str) -> NodeResult:
+            watch.started(name)
+            job = Job(self.config, self._node(name), clock)
+            try:
+                with platform_.workspace(name) as engine:
+                    return runner.run(job, engine)
+            except StrandlineError as e:
+                errors.append(e)
+                return self._failed(name, e)
+
+        with self._platform(platform) as platform_:
+            watch.engine_ready()
+            results = walk(self.graph, chosen, threads, work, watch.finished)
+        if check and errors:
+            raise errors[0]
+        bad = any(r.status in STOPS for r in results)
+        return RunResult(runner.run_id, "failed" if bad else "success", results)
+
+    def plan(
+        self, select: str | Iterable[str] | None = None, *, observer: Observer | None = None,
+        platform: Platform | None = None,
+    ) -> PlanResult:
+        """What a run would do, node by node, each over its upstream's planned result; nothing is written."""
+        watch = observer or Observer()
+        planned: dict[str, Relation] = {}
+        clock = Clock(datetime.now(UTC))
+        with self._platform(platform) as platform_, platform_.workspace("plan") as engine:
+            watch.engine_ready()
+
+            def work(name: str) -> NodeResult:
+                watch.started(name)
+                job = Job(self.config, self._node(name), clock, planned)
+                try:
+                    result, planned[job.target.location] = plan_node(job, engine)
+                except StrandlineError as e:
+                    return self._failed(name, e)
+                return result
+
+            results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
+        return PlanResult(results)
+
+    def _node(self, name: str) -> NodeConfig:
+        return next(n for n in self.config.config.nodes if n.name == name)
+
+    def _failed(self, name: str, error: StrandlineError) -> NodeResult:
+        secrets = secret_values(self.config.config)
+        facts = {k: redact(v, secrets) if isinstance(v, str) else v for k, v in error.as_dict().items()}
+        return NodeResult(name, "fenced" if error.exit_code == 4 else "failed", error=facts)
+
+    @contextmanager
+    def _platform(self, given: Platform | None) -> Iterator[Platform]:
+        """The engine: the one given, else one of our own that is stopped afterwards."""
+        folder = str(self.config.root)
+        if folder not in sys.path:  # python steps are imported from the project's folder
+            sys.path.insert(0, folder)
+        if given is not None:
+            yield given
+            return
+        platform = connect(self.engine_name, self.config)
+        try:
+            yield platform
+        finally:
+            platform.close()
+
+
+def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProject:
+    """Load a project from a folder or a file."""
+    return StrandlineProject(load_project(path), engine=engine)
+
+
+def _patterns(select: str | Iterable[str] | None) -> list[str]:
+    return [select] if isinstance(select, str) else list(select or [])
+
+
+def _run_id(clock: Clock) -> str:
+    return f"{clock.now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+
+

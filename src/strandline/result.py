@@ -1,0 +1,58 @@
+"""What a run or a plan tells: one typed result per node, and the exit code that follows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Status = Literal["success", "unchanged", "held", "failed", "skipped", "fenced"]
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """One node of one run. `version` is null when nothing was committed."""
+
+    name: str
+    status: Status
+    rows_read: int | None = None
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    reopened: int = 0
+    held: int = 0
+    version: int | None = None
+    seconds: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A whole run."""
+
+    run_id: str
+    status: Literal["success", "failed"]
+    nodes: list[NodeResult]
+
+    @property
+    def exit_code(self) -> int:
+        """When several apply: 2 (never here), 1, 4, 3."""
+        seen = {n.status for n in self.nodes}
+        return 1 if "failed" in seen else 4 if "fenced" in seen else 3 if "held" in seen else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"run_id": self.run_id, "status": self.status, "nodes": [asdict(n) for n in self.nodes]}
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """What a run would do, and how many rows it would touch."""
+
+    nodes: list[NodeResult]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"nodes": [asdict(n) for n in self.nodes]}
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if any(n.status == "failed" for n in self.nodes) else 0

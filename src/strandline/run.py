@@ -1,0 +1,223 @@
+"""Runs one node: the only place where effects are ordered.
+
+recover → read → transform → reconcile → judge → evolve → apply → record. Killed anywhere, the next run finds out from
+the table itself whether the batch landed, and finishes the record or does the batch again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from strandline import batch as batches
+from strandline.batch import Job, Outcome
+from strandline.control import ledger
+from strandline.control.ledger import Batch, ControlRow, Store
+from strandline.engine.base import Engine
+from strandline.errors import DuplicateKeys, Fenced, StrandlineError
+from strandline.result import NodeResult
+from strandline.sql.expr import rows_of
+from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
+from strandline.types import Commit, Relation, TableState, Token
+
+
+@dataclass(frozen=True)
+class Runner:
+    """What all nodes of one run share."""
+
+    store: Store
+    run_id: str
+
+    def run(self, job: Job, engine: Engine) -> NodeResult:
+        """One batch of one node; raises what went wrong, after it is recorded."""
+        began = time.monotonic()
+        token = Token(job.project.config.project, job.node.name, 0, self.run_id)
+        records = self.store.control(job.node.name)
+        state = engine.describe(job.target, token.app_id)
+        if state and state.commit and ledger.unrecorded(records, state.commit):
+            recovered = self._recover(job, records, state.commit, token, began)
+            if job.node.write.mode == "append":  # its rows are there: reading the source again would double them
+                return recovered
+            records = self.store.control(job.node.name)
+        sources = [i.label for i in job.inputs]
+        this = ledger.next_batch(records, token, job.target.label, sources, _now())
+        if self._nothing_new(job, engine, this, state):
+            return self._record(job, this, began, Counts(), 0, None, {}, this.coverage())
+        self.store.put(ledger.control_rows(this, "RUNNING", _now()))
+        try:
+            return self._batch(job, engine, this, state, began)
+        except Fenced:
+            raise
+        except StrandlineError as e:
+            self._fail(job, this, e, began)
+            raise
+
+    def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
+        outcome = prepare(job, engine, state)
+        changes, coverage = outcome.changes, dict(outcome.slice.coverage)
+        version = None
+        if state is None or changes.counts is None or changes.counts.any:
+            if state is not None and outcome.fit.added:
+                engine.alter(job.target, outcome.fit.added)
+            version = self._apply(job, engine, this, changes, coverage)
+        counts = changes.counts or self._committed(engine, job, this)
+        coverage["target"] = version if version is not None else state.version if state else None
+        read = outcome.slice.rows_read
+        return self._record(job, this, began, counts, read, version, outcome.slice.versions, coverage, outcome.warnings)
+
+    def _apply(self, job: Job, engine: Engine, this: Batch, changes: ChangeSet, coverage: dict[str, Any]) -> int:
+        record = {"coverage": coverage, "counts": asdict(changes.counts) if changes.counts else None}
+        try:
+            version = engine.apply(job.target, changes, this.token, record)
+        except DuplicateKeys:  # found inside a first commit, which is then not made
+            raise batches.duplicate_keys(engine, changes.additions, changes.keys) from None
+        landed = engine.describe(job.target, this.token.app_id)
+        if landed is None or landed.commit is None or landed.commit.run_id != self.run_id:
+            raise Fenced(f"{job.node.name}: another runner holds batch {this.token.batch}; nothing was written here")
+        return version
+
+    def _committed(self, engine: Engine, job: Job, this: Batch) -> Counts:
+        """How many rows a lazily evaluated commit wrote, from its own metrics."""
+        state = engine.describe(job.target, this.token.app_id)
+        return _counted(state.commit) if state and state.commit else Counts()
+
+    def _nothing_new(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> bool:
+        """Same sources, same versions, same node, same target: the answer is known without reading a row."""
+        last = this.coverage()
+        if job.node.write.mode == "append" or state is None or last.get("digest") != job.digest:
+            return False
+        if last.get("target") != state.version or not batches.repeatable(job.node):
+            return False
+        now = batches.pinned(job, engine)
+        return now is not None and {k: list(v) for k, v in now.items()} == last.get("sources")
+
+    def _recover(
+        self, job: Job, records: Sequence[ControlRow], commit: Commit, token: Token, began: float
+    ) -> NodeResult:
+        """Finish the record of a batch that landed while its runner died."""
+        sources = [i.label for i in job.inputs]
+        this = ledger.next_batch(records, token, job.target.label, sources, _now())
+        this = replace(this, token=replace(token, batch=commit.batch, run_id=commit.run_id or token.run_id))
+        coverage = {**commit.record.get("coverage", {}), "target": commit.version}
+        versions = {label: v[1] for label, v in coverage.get("sources", {}).items()}
+        note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
+        counts = _counted(commit)
+        return self._record(job, this, began, counts, None, commit.version, versions, coverage, (note,))
+
+    def _record(
+        self,
+        job: Job,
+        this: Batch,
+        began: float,
+        counts: Counts,
+        rows_read: int | None,
+        version: int | None,
+        versions: Mapping[str, int],
+        coverage: Mapping[str, Any],
+        warnings: Sequence[str] = (),
+    ) -> NodeResult:
+        seconds = round(time.monotonic() - began, 3)
+        result = NodeResult(
+            job.node.name,
+            "success" if version is not None else "unchanged",
+            rows_read,
+            counts.inserted,
+            counts.updated,
+            counts.deleted,
+            version=version,
+            seconds=seconds,
+            warnings=list(warnings),
+        )
+        self._log(this, result, coverage, None)
+        written = counts.inserted + counts.updated + counts.deleted
+        done = ledger.control_rows(
+            this, "SUCCESS", _now(), rows_read=rows_read, rows_written=written, versions=versions, coverage=coverage
+        )
+        self.store.put(done)
+        return result
+
+    def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float) -> None:
+        result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3), error=error.as_dict())
+        self._log(this, result, {}, error.message)
+        self.store.put(ledger.control_rows(this, "FAILED", _now(), error=error.message))
+
+    def _log(self, this: Batch, result: NodeResult, coverage: Mapping[str, Any], error: str | None) -> None:
+        token = this.token
+        self.store.log(
+            ledger.RunRow(
+                run_id=token.run_id,
+                project=token.project,
+                node=token.node,
+                batch=token.batch,
+                target_table=this.target,
+                status=result.status,
+                started_at=this.started_at,
+                completed_at=_now(),
+                seconds=result.seconds,
+                rows_read=result.rows_read,
+                inserted=result.inserted,
+                updated=result.updated,
+                deleted=result.deleted,
+                reopened=result.reopened,
+                held=result.held,
+                version=result.version,
+                token=f"{token.app_id}/{token.batch}",
+                coverage=json.dumps(coverage, sort_keys=True),
+                warnings=json.dumps(result.warnings),
+                error=error,
+            )
+        )
+
+
+def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
+    """Steps 1 to 3: read, transform, reconcile."""
+    slice_ = batches.read(job, engine)
+    rows = batches.transform(job, engine, slice_)
+    shape, proposal, target = batches.reconcile(job, engine, rows, state)
+    changes = batches.evaluate(job, engine, rows, proposal, target)
+    emptied = changes.removals is Removals.EVERYTHING and changes.counts is not None and changes.counts.deleted
+    warnings = []
+    if emptied and changes.counts and changes.counts.inserted + changes.counts.unchanged == 0:
+        warnings.append(f"the source is empty, so {job.target.label} is overwritten with nothing")
+    return Outcome(slice_, shape, changes, tuple(warnings))
+
+
+def plan_node(job: Job, engine: Engine) -> tuple[NodeResult, Relation]:
+    """What a run would do to this node's table, and the table as it would be; nothing is written."""
+    began = time.monotonic()
+    state = engine.describe(job.target)
+    outcome = prepare(job, engine, state)
+    changes = outcome.changes
+    if changes.counts is None:
+        staged = engine.stage(rows_of(changes.additions), measures(), None)
+        changes = replace(changes, additions=staged.relation, counts=Counts(**staged.measures))
+    counts = changes.counts or Counts()
+    result = NodeResult(
+        job.node.name,
+        "success" if counts.any or state is None else "unchanged",
+        outcome.slice.rows_read,
+        counts.inserted,
+        counts.updated,
+        counts.deleted,
+        seconds=round(time.monotonic() - began, 3),
+        warnings=list(outcome.warnings),
+    )
+    return result, engine.query(after(changes, batches.target_rows(job, engine, state)))
+
+
+def _counted(commit: Commit) -> Counts:
+    """The counts a commit carries, or those the table format measured while it wrote."""
+    carried = commit.record.get("counts")
+    if carried:
+        return Counts(**carried)
+    metrics = commit.record.get("metrics", {})
+    return Counts(inserted=int(metrics.get("numOutputRows") or metrics.get("num_added_rows") or 0))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+

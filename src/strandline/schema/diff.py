@@ -1,0 +1,59 @@
+"""How the rows to write and the table that is there fit together. Columns are added, never dropped."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from strandline.errors import TableError
+from strandline.sql.portable import family
+from strandline.types import Column, Schema
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The table's columns after this batch: those it had, then the new ones."""
+
+    columns: Schema
+    added: tuple[Column, ...] = ()
+    kept: tuple[Column, ...] = ()
+
+
+def fit(rows: Schema, target: Schema | None, system: tuple[str, ...], label: str) -> Fit:
+    """Final = target ∪ new; a column whose type the table cannot hold is an error before anything is written."""
+    if target is None:
+        return Fit(rows)
+    ours = target.without(*system)
+    added = tuple(c for c in rows if c.name not in target)
+    kept = tuple(c for c in ours if c.name not in rows)
+    for have in ours:
+        come = rows.get(have.name)
+        if come and not holds(have.type, come.type):
+            raise TableError(
+                f"{label}: column `{have.name}` is {have.type} in the table, but the rows bring {come.type}",
+                hint=f"add a cast step: {{operation: cast, params: {{columns: {{{come.name}: {have.type}}}}}}}",
+            )
+    return Fit(ours.plus(*added), added, kept)
+
+
+def holds(wide: str, narrow: str) -> bool:
+    """Can every value of type `narrow` be stored as `wide` without loss?"""
+    if wide == narrow:
+        return True
+    w, n = family(wide), family(narrow)
+    if w == n == "integer":
+        return _INTEGERS.index(wide) >= _INTEGERS.index(narrow)
+    if w == n == "float":
+        return wide == "double"
+    if w == "decimal" and n in ("decimal", "integer"):
+        (wp, ws), (np, ns) = _decimal(wide), _decimal(narrow) if n == "decimal" else (_DIGITS[narrow], 0)
+        return ws >= ns and wp - ws >= np - ns
+    return (w, n) == ("timestamp_ntz", "date") or n == "void"
+
+
+def _decimal(type_: str) -> tuple[int, int]:
+    found = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", type_)
+    return (int(found[1]), int(found[2])) if found else (10, 0)

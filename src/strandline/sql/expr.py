@@ -1,0 +1,130 @@
+"""Small builders for sqlglot trees: identifiers always quoted, values always literals of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+from sqlglot import exp
+
+from strandline.types import Relation, Schema
+
+TRUE = exp.true()
+Literal = bool | int | Decimal | str | date | datetime | None
+
+
+def ident(name: str) -> exp.Identifier:
+    return exp.to_identifier(name, quoted=True)
+
+
+def col(name: str, table: str | None = None) -> exp.Column:
+    """A quoted column, of `table` when given."""
+    return exp.Column(this=ident(name), table=ident(table) if table else None)
+
+
+def named(tree: exp.Expression, name: str) -> exp.Alias:
+    return exp.Alias(this=tree, alias=ident(name))
+
+
+def lit(value: Literal) -> exp.Expression:
+    """A Python value as a typed literal; timestamps are UTC instants."""
+    match value:
+        case None:
+            return exp.null()
+        case bool():
+            return exp.Boolean(this=value)
+        case int() | Decimal():
+            return exp.Literal.number(str(value))
+        case str():
+            return exp.Literal.string(value)
+        case datetime():
+            text = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00:00")
+            return cast(exp.Literal.string(text), "timestamp")
+        case date():
+            return cast(exp.Literal.string(value.isoformat()), "date")
+
+
+def cast(tree: exp.Expression, type_: str) -> exp.Cast:
+    """A strict cast to a type in Spark's words."""
+    return exp.Cast(this=tree, to=data_type(type_))
+
+
+def data_type(type_: str) -> exp.DataType:
+    return exp.DataType.build(type_, dialect="spark")
+
+
+def all_of(conditions: Iterable[exp.Expression]) -> exp.Expression:
+    parts = list(conditions)
+    return exp.and_(*parts, copy=False) if parts else exp.true()
+
+
+def any_of(conditions: Iterable[exp.Expression]) -> exp.Expression:
+    parts = list(conditions)
+    return exp.or_(*parts, copy=False) if parts else exp.false()
+
+
+def same(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    """NULL-safe equality."""
+    return exp.NullSafeEQ(this=left, expression=right)
+
+
+def same_keys(keys: Sequence[str], left: str, right: str) -> exp.Expression:
+    return all_of(same(col(k, left), col(k, right)) for k in keys)
+
+
+def eq(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    return exp.EQ(this=left, expression=right)
+
+
+def negate(tree: exp.Expression) -> exp.Expression:
+    return exp.Not(this=exp.Paren(this=tree))
+
+
+def case(*branches: tuple[exp.Expression, exp.Expression], default: exp.Expression) -> exp.Case:
+    return exp.Case(ifs=[exp.If(this=when, true=then) for when, then in branches], default=default)
+
+
+def call(function: str, *args: exp.Expression) -> exp.Expression:
+    """A function known by the same name to both engines."""
+    return exp.Anonymous(this=function, expressions=list(args))
+
+
+def concat(*parts: exp.Expression) -> exp.Expression:
+    tree = parts[0]
+    for part in parts[1:]:
+        tree = exp.DPipe(this=tree, expression=part, safe=False)
+    return tree
+
+
+def table(name: str, alias: str | None = None) -> exp.Table:
+    tree = exp.Table(this=ident(name))
+    return exp.alias_(tree, ident(alias), table=True, copy=False) if alias else tree
+
+
+def select(*columns: exp.Expression) -> exp.Select:
+    return exp.Select(expressions=list(columns))
+
+
+def rows_of(relation: Relation, schema: Schema | None = None) -> exp.Select:
+    """All columns of a relation, by name."""
+    return select(*(col(n) for n in (schema or relation.schema).names)).from_(table(relation.name), copy=False)
+
+
+def over(function: exp.Expression, keys: Sequence[str], order: Sequence[exp.Ordered] = ()) -> exp.Window:
+    return exp.Window(
+        this=function,
+        partition_by=[col(k) for k in keys],
+        order=exp.Order(expressions=list(order)) if order else None,
+    )
+
+
+def ordered(tree: exp.Expression, *, desc: bool = False, nulls_first: bool | None = None) -> exp.Ordered:
+    """An ordering with NULLs placed explicitly: engines differ in their defaults."""
+    return exp.Ordered(this=tree, desc=desc, nulls_first=(not desc) if nulls_first is None else nulls_first)
+
+
+def count_where(condition: exp.Expression) -> exp.Expression:
+    """How many rows fulfil a condition; 0 for none."""
+    counted = exp.Sum(this=case((condition, exp.Literal.number(1)), default=exp.Literal.number(0)))
+    return cast(exp.Coalesce(this=counted, expressions=[exp.Literal.number(0)]), "bigint")

@@ -1,0 +1,87 @@
+"""Hashes that mean the same on every engine.
+
+Each value becomes text by its type family, tagged and length-prefixed, so that NULL differs from '', and
+('ab','c') from ('a','bc'). Floats have no such text: they are refused for users and compared beside the row hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from strandline.errors import TransformError
+from strandline.sql.expr import call, case, cast, col, concat, lit
+from strandline.sql.portable import family
+from strandline.types import Column
+
+_TAGS = {
+    "integer": "i",
+    "decimal": "d",
+    "text": "s",
+    "boolean": "b",
+    "date": "D",
+    "timestamp": "t",
+    "timestamp_ntz": "n",
+    "binary": "x",
+}
+
+
+def hashable(column: Column) -> bool:
+    return family(column.type) in _TAGS
+
+
+def key_hash(columns: Sequence[Column], *, where: str) -> exp.Expression:
+    """SHA-256 over several columns, as 64 hex digits."""
+    for c in columns:
+        if not hashable(c):
+            raise TransformError(
+                f"{where}: column `{c.name}` is a {c.type}, which has no exact text to hash",
+                hint="cast it to decimal(p,s) or string first",
+            )
+    return call("sha256_hex", concat(*(case((_is_null(c), lit("N")), default=_tagged(c)) for c in columns)))
+
+
+def value_hash(column: Column, *, where: str) -> exp.Expression:
+    """SHA-256 of one value; NULL stays NULL."""
+    return case((_is_null(column), exp.null()), default=key_hash([column], where=where))
+
+
+def row_hash(columns: Sequence[Column]) -> exp.Expression:
+    """60 bits over the non-NULL values, each tagged with its column's name: a new column full of NULLs changes nothing."""
+    parts = [
+        case((_is_null(c), lit("")), default=concat(lit(f"{len(c.fold)}:{c.fold}"), _tagged(c)))
+        for c in columns
+        if hashable(c)
+    ]
+    return call("hash60", concat(lit(""), *parts))
+
+
+def _is_null(column: Column) -> exp.Expression:
+    return exp.Is(this=col(column.name), expression=exp.null())
+
+
+def _tagged(column: Column) -> exp.Expression:
+    text = _text(column)
+    length = cast(exp.Length(this=text.copy()), "string")
+    return concat(lit(_TAGS[family(column.type)]), length, lit(":"), text)
+
+
+def _text(column: Column) -> exp.Expression:
+    value = col(column.name)
+    match family(column.type):
+        case "text":
+            return value
+        case "timestamp" | "timestamp_ntz":
+            return cast(call("epoch_micros", value), "string")
+        case "binary":
+            return call("to_hex", value)
+        case "decimal" if not column.type.replace(" ", "").endswith(",0)"):
+            # 1.50 and 1.5 are one number: a wider scale must not look like a change
+            return exp.Trim(this=_trim_zeros(cast(value, "string")), expression=lit("."), position="TRAILING")
+        case _:
+            return cast(value, "string")
+
+
+def _trim_zeros(text: exp.Expression) -> exp.Expression:
+    return exp.Trim(this=text, expression=lit("0"), position="TRAILING")

@@ -1,0 +1,110 @@
+"""Change sets: what goes and what comes.
+
+A strategy reads a slice and a target and *proposes*: one query whose rows each carry their verb (`_action`), the
+columns to write, and which target rows the additions replace. The run evaluates the proposal once and the engine
+applies it in one commit. Nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlglot import exp
+
+from strandline.sql.expr import cast, col, count_where, eq, lit, named, rows_of, same_keys, select, table
+from strandline.types import Relation, Schema
+
+ACTION = "_action"
+ROW_HASH = "_row_hash"
+METADATA = ("_extracted_at", "_source_file", "_source_connection", "_source_table", "_batch_id")
+
+
+class Removals(Enum):
+    """Which target rows go."""
+
+    NOTHING = "nothing"
+    REPLACED = "replaced"  # those whose keys an addition with the verb `update` carries
+    EVERYTHING = "everything"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many rows each verb touched; they add up to what was compared."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+
+    @property
+    def any(self) -> bool:
+        return bool(self.inserted or self.updated or self.deleted)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A change set before it is evaluated."""
+
+    rows: exp.Query
+    columns: Schema
+    removals: Removals = Removals.NOTHING
+    keys: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
+    lazy: bool = False  # safe to evaluate inside the commit itself: nothing must be known before
+
+    @property
+    def keep(self) -> exp.Expression:
+        return exp.NEQ(this=col(ACTION), expression=lit("unchanged"))
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """An evaluated change set: additions as full rows, and which target rows they replace."""
+
+    additions: Relation
+    columns: Schema
+    removals: Removals
+    keys: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    system: tuple[str, ...]
+    counts: Counts | None  # None: lazily evaluated, counted by the commit
+
+    @property
+    def inserts_only(self) -> bool:
+        return self.removals is Removals.NOTHING or (
+            self.removals is Removals.REPLACED and self.counts is not None and not self.counts.updated
+        )
+
+
+_VERBS = {"inserted": "insert", "updated": "update", "deleted": "delete", "unchanged": "unchanged"}
+
+
+def measures() -> dict[str, exp.Expression]:
+    """What is counted while a change set is evaluated."""
+    return {name: count_where(eq(col(ACTION), lit(verb))) for name, verb in _VERBS.items()}
+
+
+def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
+    """The table as it will be: target − removals + additions."""
+    shown = changes.columns.without(*changes.system)
+    come = rows_of(changes.additions, shown)
+    if target is None or changes.removals is Removals.EVERYTHING:
+        return come
+    there = target.schema
+    stay = select(
+        *(named(cast(col(c.name, "t") if c.name in there else exp.null(), c.type), c.name) for c in shown)
+    ).from_(table(target.name, "t"))
+    if changes.removals is Removals.REPLACED:
+        match = select(lit(1)).from_(table(changes.additions.name, "c")).where(same_keys(changes.keys, "c", "t"))
+        stay = stay.where(exp.Not(this=exp.Exists(this=match)))
+    return exp.union(stay, come, distinct=False)
+
+
+def evaluated(proposal: Proposal, additions: Relation, counts: Counts | None) -> ChangeSet:
+    return ChangeSet(
+        additions, proposal.columns, proposal.removals, proposal.keys, proposal.partition_by, proposal.system, counts
+    )
+
+

@@ -1,0 +1,104 @@
+"""The steps a pipeline can name. Third parties add theirs by the entry point group `strandline.transforms`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel
+from sqlglot import exp
+
+from strandline.errors import TransformError, UnknownColumn
+from strandline.sql.portable import parse, refuse_untested
+from strandline.types import Column, Relation
+
+if TYPE_CHECKING:
+    from strandline.engine.base import Engine
+
+P = TypeVar("P", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class EngineContext:
+    """The rows on their way through the steps, and the engine that can name new ones."""
+
+    engine: Engine
+    rows: Relation
+    where: str = "transform"
+    carried: tuple[str, ...] = ()  # metadata columns that `select` keeps
+
+    def with_rows(self, tree: exp.Query) -> EngineContext:
+        return replace(self, rows=self.engine.query(tree))
+
+    def column(self, name: str) -> Column:
+        """A column of the rows, or an error that names the nearest ones."""
+        found = self.rows.schema.get(name)
+        if found is None:
+            raise UnknownColumn(name, self.rows.schema.names, where=self.where)
+        return found
+
+    def expression(self, sql: str) -> exp.Expression:
+        """A user's expression over the rows: parsed, its columns checked and quoted."""
+        tree = self.parse(sql)
+        if isinstance(tree, exp.Query | exp.Command):
+            raise TransformError(f"{self.where}: expected an expression, found a statement: {sql.strip()}")
+        for node in list(tree.find_all(exp.Column)):
+            if not node.find_ancestor(exp.Subquery, exp.Lambda):
+                node.this.set("quoted", True)
+                node.this.set("this", self.column(node.name).name)
+                node.set("table", None)
+        return tree
+
+    def parse(self, sql: str) -> exp.Expression:
+        tree = parse(sql, self.where)
+        if self.engine.dialect != "spark":
+            refuse_untested(tree, self.where)
+        return tree
+
+
+@dataclass(frozen=True)
+class Step:
+    """A registered step: its name, what it takes, what it does."""
+
+    name: str
+    category: str
+    param_model: type[BaseModel]
+    run: Callable[[EngineContext, Any], EngineContext]
+
+
+_steps: dict[str, Step] = {}
+
+
+def transform(
+    name: str, *, category: str, param_model: type[P]
+) -> Callable[[Callable[[EngineContext, P], EngineContext]], Callable[[EngineContext, P], EngineContext]]:
+    """Register a function `(context, params) -> context` as the step `name`."""
+
+    def register(function: Callable[[EngineContext, P], EngineContext]) -> Callable[[EngineContext, P], EngineContext]:
+        _steps[name] = Step(name, category, param_model, function)
+        return function
+
+    return register
+
+
+@functools.cache
+def _load() -> None:
+    import strandline.transform.steps  # noqa: F401  (registers the built-in steps)
+
+    for entry in entry_points(group="strandline.transforms"):
+        entry.load()
+
+
+def get(operation: str) -> Step | None:
+    """The step of that name, if there is one."""
+    _load()
+    return _steps.get(operation)
+
+
+def names() -> list[str]:
+    """All steps, sorted."""
+    _load()
+    return sorted(_steps)

@@ -1,0 +1,52 @@
+"""Users' SQL over named rows: aliases become the engine's names; what is not there is an error that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlglot import exp
+
+from strandline.errors import TransformError, UnknownColumn, did_you_mean
+from strandline.sql.expr import ident
+from strandline.types import Relation
+
+
+def run_sql(tree: exp.Expression, sources: Mapping[str, Relation], where: str) -> exp.Query:
+    """The query with each alias replaced by the relation it stands for."""
+    if not isinstance(tree, exp.Query):
+        raise TransformError(f"{where}: expected one SELECT, found: {tree.key.upper()}")
+    by_fold = {alias.casefold(): rows for alias, rows in sources.items()}
+    tree = tree.copy()
+    ctes = {cte.alias.casefold() for cte in tree.find_all(exp.CTE)}
+    for node in list(tree.find_all(exp.Table)):
+        name = node.name.casefold()
+        if name in ctes and not node.args.get("db"):
+            continue
+        if name not in by_fold or node.args.get("db"):
+            raise TransformError(
+                f"{where}: `{node.sql(dialect='spark')}` is not among the sources: {', '.join(sources)}",
+                hint=did_you_mean(node.name, sources) or "add it under sources: with that alias",
+            )
+        if not node.alias:
+            node.set("alias", exp.TableAlias(this=ident(node.name)))
+        node.set("this", ident(by_fold[name].name))
+    _check_columns(tree, by_fold, where)
+    return tree
+
+
+def _check_columns(tree: exp.Query, sources: Mapping[str, Relation], where: str) -> None:
+    """Columns qualified by an alias of a source must exist in it."""
+    names: dict[str, list[Relation]] = {}
+    by_name = {r.name: r for r in sources.values()}
+    for node in tree.find_all(exp.Table):
+        if node.name in by_name:
+            names.setdefault(node.alias_or_name.casefold(), []).append(by_name[node.name])
+    for column in tree.find_all(exp.Column):
+        known = names.get(column.table.casefold(), [])
+        if len(known) == 1 and not isinstance(column.this, exp.Star) and column.name not in known[0].schema:
+            raise UnknownColumn(column.name, known[0].schema.names, where=f"{where}, {column.table}")
+
+
+def mentioned(tree: exp.Expression | None) -> set[str]:
+    """The names of all columns a query spells out."""
+    return {c.name.casefold() for c in tree.find_all(exp.Column)} if tree is not None else set()

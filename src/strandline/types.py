@@ -1,0 +1,150 @@
+"""The few values everything speaks in: columns, schemas, relations, tables, slices.
+
+Types are written as Spark SQL writes them (`bigint`, `decimal(10,2)`, `timestamp_ntz`); engines translate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from strandline.errors import TableError
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name as written, its type in Spark's words."""
+
+    name: str
+    type: str
+
+    @property
+    def fold(self) -> str:
+        return self.name.casefold()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns in order; names compare case-insensitively and may not differ by case alone."""
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def of(cls, *pairs: tuple[str, str]) -> Schema:
+        return cls(tuple(Column(n, t) for n, t in pairs))
+
+    def __post_init__(self) -> None:
+        seen: dict[str, str] = {}
+        for c in self.columns:
+            if c.fold in seen:
+                raise TableError(
+                    f"two columns differ only in case or not at all: `{seen[c.fold]}` and `{c.name}`",
+                    hint="give one of them another name at the source, or with a query: or a rename step",
+                )
+            seen[c.fold] = c.name
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __contains__(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    @property
+    def names(self) -> list[str]:
+        return [c.name for c in self.columns]
+
+    def get(self, name: str) -> Column | None:
+        fold = name.casefold()
+        return next((c for c in self.columns if c.fold == fold), None)
+
+    def without(self, *names: str) -> Schema:
+        gone = {n.casefold() for n in names}
+        return Schema(tuple(c for c in self.columns if c.fold not in gone))
+
+    def plus(self, *columns: Column) -> Schema:
+        return Schema(self.columns + columns)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Rows under a name that the engine knows; trees refer to it by that name."""
+
+    name: str
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class Table:
+    """A lake table: where it lives. `label` is what people call it, `location` what engines open."""
+
+    label: str
+    location: str
+    format: str = "delta"
+
+
+
+@dataclass(frozen=True)
+class Token:
+    """The name of one batch, carried by its data commit: who, which number, which run."""
+
+    project: str
+    node: str
+    batch: int
+    run_id: str
+
+    @property
+    def app_id(self) -> str:
+        return f"strandline/{self.project}/{self.node}"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit found in a table's log: its version, and the record that travels with it."""
+
+    version: int
+    batch: int
+    run_id: str
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What a table's own log says: the version, the shape, and what a node last committed to it."""
+
+    version: int
+    schema: Schema
+    partition_by: tuple[str, ...] = ()
+    table_id: str = ""
+    system: tuple[str, ...] = ()
+    commit: Commit | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All rows of the source at one moment: what is absent here is absent there."""
+
+    rows: Relation
+    versions: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Increment:
+    """Some rows of the source; what is absent here may well be there."""
+
+    rows: Relation
+    versions: dict[str, int] = field(default_factory=dict)
+
+
+Slice = Snapshot | Increment
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The one instant of a run, injected once: every `_extracted_at` and batch time is this."""
+
+    now: datetime
