@@ -49,7 +49,11 @@ YAML_MISTAKES = {
     "an open quote": ('project: "x\n', 2, "this is not YAML"),
     "a second colon": ("project: x\nengine: a: b\n", 2, "this is not YAML"),
     "two documents": ("project: x\n---\nproject: y\n", 2, "expected one document, found a second one"),
-    "a key twice": ("project: x\nengine: spark\nproject: y\nnodes: []\n", 3, "the key `project` stands twice, first in line 1"),
+    "a key twice": (
+        "project: x\nengine: spark\nproject: y\nnodes: []\n",
+        3,
+        "the key `project` stands twice, first in line 1",
+    ),
     "a tag": ("project: !!python/name:os.system x\nnodes: []\n", 1, "the YAML tag"),
     "a custom tag": ("project: x\nnodes: !env []\n", 2, "the YAML tag `!env` is not allowed"),
     "a number as key": ("project: x\nvars:\n  1: a\nnodes: []\n", 3, "the key `1` is not a text"),
@@ -89,7 +93,10 @@ def test_bombs_are_refused_at_once(problems: Problems, text: str) -> None:
 
 
 def test_merge_keys_and_anchors(write: Write) -> None:
-    text = GOOD.replace("{connection: bronze, table: customers, mode: append, add_metadata: true}", "&w {connection: bronze, table: customers, mode: append}")
+    text = GOOD.replace(
+        "{connection: bronze, table: customers, mode: append, add_metadata: true}",
+        "&w {connection: bronze, table: customers, mode: append}",
+    )
     text += "  - name: more\n    read: {connection: bronze, table: customers}\n    write: {<<: *w, table: more}\n"
     assert load_project(write(text)).config.nodes[2].write.table == "more"
 
@@ -137,13 +144,17 @@ INCLUDE_MISTAKES = {
 
 
 @pytest.mark.parametrize(("patterns", "files", "file", "message"), INCLUDE_MISTAKES.values(), ids=INCLUDE_MISTAKES)
-def test_include_mistakes(problems: Problems, patterns: list[str], files: dict[str, str], file: str, message: str) -> None:
+def test_include_mistakes(
+    problems: Problems, patterns: list[str], files: dict[str, str], file: str, message: str
+) -> None:
     found = next(p for p in problems(f"include: {patterns}\n{GOOD}", **files) if message in p.message)
     assert found.file == file
     assert found.line in ((1,) if file == "strandline.yaml" else (2, 3))
 
 
-def test_an_include_does_not_follow_links_out(problems: Problems, tmp_path_factory: pytest.TempPathFactory, write: Write) -> None:
+def test_an_include_does_not_follow_links_out(
+    problems: Problems, tmp_path_factory: pytest.TempPathFactory, write: Write
+) -> None:
     outside = tmp_path_factory.mktemp("outside") / "more.yaml"
     outside.write_text("nodes: []\n")
     (write() / "link.yaml").symlink_to(outside)

@@ -22,7 +22,7 @@ MODEL: dict[str, tuple[str, str, int, str, str, str | None]] = {
     "unknown key, none near": ("engine: pandas", "zzz: 1", 2, "zzz", "unknown key `zzz`", "known keys are project, engine"),
     "alias of a field": (READ, "read: {connection: files, path: a.csv, schema_: {a: int}}", 10, f"{BRONZE}.read.schema_", "unknown key `schema_`", "`schema`"),
     "wrong type": ("keys: [customer_id]", "keys: customer_id", 15, f"{SILVER}.write.keys", "expected a list of strings, found 'customer_id' (text)", None),
-    "nothing": ("keys: [customer_id]", "keys:", 15, f"{SILVER}.write.keys", "expected a list of strings, found nothing", None),
+    "nothing": ("keys: [customer_id]", "keys: null", 15, f"{SILVER}.write.keys", "expected a list of strings, found nothing", None),
     "a number for a text": ("table: customers, mode: append", "table: 2024, mode: append", 11, f"{BRONZE}.write.table", "expected text, found 2024 (a whole number)", 'put it in quotes: "2024"'),
     "a map for a flag": ("add_metadata: true", "add_metadata: maybe", 11, f"{BRONZE}.write.add_metadata", "expected true or false or a map, found 'maybe' (text)", None),
     "key of metadata": ("add_metadata: true", "add_metadata: {extracted: true}", 11, f"{BRONZE}.write.add_metadata.extracted", "unknown key `extracted`", "did you mean `extracted_at`?"),
@@ -99,7 +99,7 @@ CROSS: dict[str, tuple[str, str, int, str, str, str | None]] = {
     "table twice": (UPSERT, UPSERT.replace("silver", "bronze"), 15, f"{SILVER}.write.table", "also written by node `bronze_customers`", None),
     "table inside a table": (UPSERT, UPSERT.replace("silver, table: customers", "bronze, table: customers/x"), 15, f"{SILVER}.write.table", "lies inside the table of node `bronze_customers`", None),
     "table around a table": ("path: lake/silver", "path: lake/bronze/customers", 15, f"{SILVER}.write.table", "lies inside the table of node `bronze_customers`", None),
-    "depends on nobody": (READ, READ + "\n    depends_on: [silver_custmers]", 11, f"{BRONZE}.depends_on[0]", "unknown node `silver_custmers`", "did you mean `silver_customers`?"),
+    "depends on nobody": (READ, READ + "\n    depends_on: [silver_custmers]", 11, f"{BRONZE}.depends_on[0]", "unknown node `silver_custmers`", "did you mean `silver_customers`"),
     "control connection": ("engine: pandas", "control: {connection: brnze}", 2, "control.connection", "unknown connection `brnze`", "did you mean `bronze`?"),
     "control in a database": ("engine: pandas", "control: {connection: erp}", 2, "control.connection", "the control tables need a lake connection", None),
     "control outside": ("engine: pandas", "control: {schema: ../x}", 2, "control.schema", "the schema leaves its connection's path", None),
@@ -117,6 +117,7 @@ CROSS: dict[str, tuple[str, str, int, str, str, str | None]] = {
     "not closed": ('url: "sqlite:///shop.db"', 'url: "sqlite:///shop.db", password: "${env:PW"', 4, "connections.erp.password", "not closed", None),
     "secret in a path": ("path: landing", 'path: "${env:LANDING}"', 5, "connections.files.path", "a secret reference cannot be used in `path`", "{{ env('NAME') }}"),
     "secret in the SQL": (SQL, "SELECT '${env:PW}' AS x FROM source", 14, f"{SILVER}.transformation_sql", "secrets can be used in connections and in spark.config only", None),
+    "login of a file": ('url: "sqlite:///shop.db"', 'url: "sqlite:///shop.db", user: etl', 4, "connections.erp.user", "a SQLite file has no users", "remove"),
     "no URL": ('"sqlite:///shop.db"', "shop.db", 4, "connections.erp.url", "this is not the URL of a database", "sqlite:///shop.db"),
     "no JDBC URL": ('url: "sqlite:///shop.db"', 'url: "sqlite:///shop.db", jdbc_url: "sqlite:x"', 4, "connections.erp.jdbc_url", "a JDBC URL starts with `jdbc:`", None),
 }  # fmt: skip
@@ -137,7 +138,7 @@ def test_one_mistake(
 FINE = {
     "WITH": (SQL, "WITH a AS (SELECT * FROM source), b AS (SELECT * FROM a) SELECT * FROM b"),
     "UNION": (SQL, "SELECT 1 AS x FROM source UNION ALL SELECT 2 FROM Source"),
-    "row functions": (SQL, "SELECT * FROM source LATERAL VIEW explode(tags) t AS tag, range(3);"),
+    "row functions": (SQL, "SELECT * FROM range(3) CROSS JOIN source LATERAL VIEW explode(tags) t AS tag;"),
     "struct field in a condition": ("keys: [customer_id]", "keys: [a], update_condition: source.a.b <=> target.`a`.b"),
     "inferred csv": (READ, 'read: {connection: files, path: "in/*.csv.gz", schema: {a: "decimal(10, 2)"}, options: {delimiter: "\\t"}}'),
     "inferred json": (READ, 'read: {connection: files, path: a.jsonl, schema: {a: "array<struct<b:int,`c d`:string>>"}}'),
@@ -156,7 +157,24 @@ def test_what_is_fine(problems: Problems, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["..", "../x", "a/../../x", "/etc/x", "~/x", "C:/x", "C:x", "..\\x", "a\\b", "s3://b/x", "a\\0b", "a\\nb", "", "link", "link/x"]
+    "name",
+    [
+        "..",
+        "../x",
+        "a/../../x",
+        "/etc/x",
+        "~/x",
+        "C:/x",
+        "C:x",
+        "..\\x",
+        "a\\b",
+        "s3://b/x",
+        "a\\0b",
+        "a\\nb",
+        "",
+        "link",
+        "link/x",
+    ],
 )
 @pytest.mark.parametrize("old", ["table: customers, mode: append", "{connection: bronze, table: customers}", READ])
 def test_no_name_leaves_its_connection(
@@ -198,12 +216,12 @@ def test_steps(problems: Problems, step: str, line: int, key: str, message: str,
 def test_secrets_are_in_no_text(problems: Problems, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ERP_PASSWORD", "hunter2")
     for text in (
-        'password: "{{ env(\'ERP_PASSWORD\') }}"',
+        "password: \"{{ env('ERP_PASSWORD') }}\"",
         "password: [hunter2]",
         "password: {a: hunter2}",
         'driver: "{{ env(\'ERP_PASSWORD\') }}", jdbc_url: "hunter2"',
-        'type: "{{ env(\'ERP_PASSWORD\') }}"',
-        '"{{ env(\'ERP_PASSWORD\') }}": 1, x: "{{ env(\'ERP_PASSWORD\') + 1 }}"',
+        "type: \"{{ env('ERP_PASSWORD') }}\"",
+        "\"{{ env('ERP_PASSWORD') }}\": 1, x: \"{{ env('ERP_PASSWORD') + 1 }}\"",
         "user: [hunter2], jdbc_url: 7",
     ):
         fields = text if "type:" in text else f"type: sql, {text}"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import time
 from typing import Any
 
@@ -16,7 +16,9 @@ VARS = "vars: {n: 4, names: [a, b], flag: true, start: 2020-01-01, both: \"{{ va
 
 
 def rendered(write: Write, text: str, **files: str) -> Any:
-    variables = VARS.replace(", me: \"{{ var('me') }}\"", "").rstrip("}\n") + ", result: '" + text.replace("'", "''") + "'}\n"
+    variables = (
+        VARS.replace(", me: \"{{ var('me') }}\"", "").rstrip("}\n") + ", result: '" + text.replace("'", "''") + "'}\n"
+    )
     main = changed("engine: pandas\n", f"engine: pandas\n{variables}")
     return load_project(write(main, **files)).config.vars["result"]
 
@@ -25,7 +27,7 @@ def rendered(write: Write, text: str, **files: str) -> Any:
     ("text", "value"),
     [
         ("{{ var('n') }}", 4),
-        (" {{ var('n') + 1 }} ", 5),
+        (" {{ var('n') + 1 }} ", " 5 "),
         ("{{- var('n') -}}", 4),
         ("{{ -var('n') }}", -4),
         ("{{ var('names') }}", ["a", "b"]),
@@ -33,7 +35,7 @@ def rendered(write: Write, text: str, **files: str) -> Any:
         ("n={{ var('n') }}", "n=4"),
         ("{{ var('n') }}{{ var('n') }}", "44"),
         ("{{ var('both') }}", "4-True"),
-        ("{{ var('start') }} ", datetime.date(2020, 1, 1)),
+        ("{{ var('start') }}", dt.date(2020, 1, 1)),
         ("{{ var('x', 'd') }}", "d"),
         ("{{ env('UNSET_X', 'd') }}", "d"),
         ("{{ env('SET_X') }}!", "value!"),
@@ -50,7 +52,10 @@ def test_values(write: Write, monkeypatch: pytest.MonkeyPatch, text: str, value:
 
 def test_a_native_value_reaches_the_model(write: Write) -> None:
     main = changed("keys: [customer_id]", "keys: \"{{ var('names') }}\"")
-    assert load_project(write(VARS.replace(", me: \"{{ var('me') }}\"", "") + main)).config.nodes[1].write.keys == ["a", "b"]
+    assert load_project(write(VARS.replace(", me: \"{{ var('me') }}\"", "") + main)).config.nodes[1].write.keys == [
+        "a",
+        "b",
+    ]
 
 
 MISTAKES = {
@@ -81,7 +86,11 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("text", "message", "hint"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes(problems: Problems, text: str, message: str, hint: str | None) -> None:
-    main = VARS.rstrip() + "\n" + changed("table: customers, mode: append", f"table: '{text.replace(chr(39), chr(39) * 2)}', mode: append")
+    main = (
+        VARS.rstrip()
+        + "\n"
+        + changed("table: customers, mode: append", f"table: '{text.replace(chr(39), chr(39) * 2)}', mode: append")
+    )
     start = time.monotonic()
     found = [p for p in problems(main) if p.key == "nodes[bronze_customers].write.table"]
     assert time.monotonic() - start < 2
@@ -92,5 +101,7 @@ def test_mistakes(problems: Problems, text: str, message: str, hint: str | None)
 
 
 def test_includes_bring_vars(write: Write) -> None:
-    main = changed("engine: pandas", "engine: pandas\ninclude: [\"{{ var('file', 'more') }}.yaml\"]").replace("project: shop", "project: \"{{ var('who') }}\"")
+    main = changed("engine: pandas", "engine: pandas\ninclude: [\"{{ var('file', 'more') }}.yaml\"]").replace(
+        "project: shop", "project: \"{{ var('who') }}\""
+    )
     assert load_project(write(main, more="vars: {who: me}\n")).config.project == "me"

@@ -59,6 +59,8 @@ def _connection_mistakes(raw: dict[str, Any]) -> Iterator[Mistake]:
             elif "${" in text:
                 hint = f"`{key}` is no secret: write {{{{ env('NAME') }}}}"
                 yield Mistake(loc, f"a secret reference cannot be used in `{key}`", hint)
+            if key in ("user", "password") and re.match("(jdbc:)?sqlite:", str(connection.get("url"))):
+                yield Mistake(loc, "a SQLite file has no users and passwords", f"remove `{key}`")
 
 
 def _secret_mistakes(loc: Loc, name: str, key: str, text: str) -> Iterator[Mistake]:
@@ -208,19 +210,22 @@ def _read_mistakes(parts: Parts, loc: Loc, read: ReadConfig) -> Iterator[Mistake
         wanted = " or ".join(f"`{key}`" for key in allowed)
         yield Mistake((*loc, given), f"`{read.connection}` is {_KINDS[type(found)]}: give {wanted}, not `{given}`")
         return
-    if isinstance(found, LakeConnection) and read.format:
-        yield Mistake((*loc, "format"), "a lake connection brings its own format", "remove `format`")
-    if isinstance(found, FilesConnection) and read.file_format is None:
-        yield Mistake(
-            (*loc, "path"), "`format` is missing, and the name does not tell it", "add format: csv, json or parquet"
-        )
+    yield from _fit_mistakes(loc, read, found)
     if not isinstance(found, SqlConnection):
-        for key in ("partition_column", "num_partitions"):
-            if getattr(read, key) is not None:
-                yield Mistake((*loc, key), f"`{key}` is for tables and queries of a database only")
         yield from _place_mistakes(parts, (*loc, given), found, getattr(read, given))
     elif any(ord(char) < 32 for char in read.table or ""):
         yield Mistake((*loc, "table"), "the name holds a control character")
+
+
+def _fit_mistakes(loc: Loc, read: ReadConfig, connection: AnyConnection) -> Iterator[Mistake]:
+    if isinstance(connection, LakeConnection) and read.format:
+        yield Mistake((*loc, "format"), "a lake connection brings its own format", "remove `format`")
+    if isinstance(connection, FilesConnection) and read.file_format is None:
+        message = "`format` is missing, and the name does not tell it"
+        yield Mistake((*loc, "path"), message, "add format: csv, json or parquet")
+    for key in ("partition_column", "num_partitions"):
+        if getattr(read, key) is not None and not isinstance(connection, SqlConnection):
+            yield Mistake((*loc, key), f"`{key}` is for tables and queries of a database only")
 
 
 def _place_mistakes(

@@ -66,7 +66,7 @@ def load_project(path: str | Path) -> Project:
 def _project_file(path: Path) -> Path:
     file = path / PROJECT_FILE if path.is_dir() else path
     if file.is_file():
-        return Path(os.path.abspath(file))
+        return Path(os.path.normpath(file.absolute()))
     other = path / "strandline.yml"
     hint = (
         f"rename {other} to {PROJECT_FILE}" if other.is_file() else "`strandline init` writes a project to start from"

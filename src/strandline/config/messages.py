@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import enum
 import functools
 import operator
@@ -18,6 +18,7 @@ from strandline.config.positions import Loc, Mistake
 from strandline.errors import did_you_mean
 
 _SECRET_KEYS = {"password", "url", "jdbc_url", "user"}
+_HIDDEN = "a value that is not shown here"
 _PATTERNS = {
     PROJECT_NAME: "letters, digits, `_` and `-`",
     NODE_NAME: "letters, digits, `_`, `-` and `.`",
@@ -30,8 +31,8 @@ _WORDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "true or false"),
     dict: ("a map", "maps"),
     list: ("a list", "lists"),
-    datetime.date: ("a date", "dates"),
-    datetime.datetime: ("a date and time", "dates and times"),
+    dt.date: ("a date", "dates"),
+    dt.datetime: ("a date and time", "dates and times"),
     type(None): ("nothing", "nothing"),
 }
 
@@ -53,8 +54,8 @@ def wrong_type(value: Any, kind: Any) -> str:
 
 
 def _mistake(details: ErrorDetails, loc: Loc, kind: Any, data: Any, *, hidden: bool) -> Mistake:
-    error, context, value = details["type"], details.get("ctx", {}), details["input"]
-    found = "a value that is not shown here" if hidden else _found(value)
+    error, context = details["type"], details.get("ctx", {})
+    found = _HIDDEN if hidden else _found(details["input"])
     name = str(loc[-1]) if loc else ""
     if error == "strandline":
         return Mistake(loc, context["message"], context["hint"])
@@ -65,17 +66,26 @@ def _mistake(details: ErrorDetails, loc: Loc, kind: Any, data: Any, *, hidden: b
         return Mistake(loc, f"unknown key `{name}`", did_you_mean(name, known) or f"known keys are {', '.join(known)}")
     if error.startswith("union_tag"):
         return _tag_mistake(details, loc, _choices(_kind_at(kind, (*loc, "type"), data)))
-    expected = _kind_at(kind, loc, data)
+    return _value_mistake(details, loc, _kind_at(kind, loc, data), found)
+
+
+def _value_mistake(details: ErrorDetails, loc: Loc, expected: Any, found: str) -> Mistake:
+    error, context, value = details["type"], details.get("ctx", {}), details["input"]
     if choices := _choices(expected):
         return Mistake(loc, f"expected {_one_of(choices)}, found {found}", did_you_mean(str(value), choices))
     if error == "string_pattern_mismatch":
-        return Mistake(loc, f"expected {_PATTERNS.get(context['pattern'], context['pattern'])}, found {found}")
+        pattern = context["pattern"]
+        return Mistake(loc, f"expected {_PATTERNS.get(pattern, f'text like {pattern}')}, found {found}")
     if error in ("string_too_short", "too_short"):
         return Mistake(loc, "this may not be empty")
     if error in ("value_error", "assertion_error"):
         return Mistake(loc, str(context.get("error") or details["msg"]))
     if expected is not Any and error.endswith(("_type", "_parsing", "_attributes", "_from_float", "_type_float")):
-        hint = f'put it in quotes: "{value}"' if expected_text(expected) and not hidden and _quotable(value) else None
+        hint = (
+            f'put it in quotes: "{value}"'
+            if str in _members(expected) and found != _HIDDEN and _quotable(value)
+            else None
+        )
         return Mistake(loc, f"expected {describe(expected)}, found {found}", hint)
     words = details["msg"].removeprefix("Input should be ")
     return Mistake(loc, f"expected {words[:1].lower()}{words[1:]}, found {found}")
@@ -84,8 +94,8 @@ def _mistake(details: ErrorDetails, loc: Loc, kind: Any, data: Any, *, hidden: b
 def _tag_mistake(details: ErrorDetails, loc: Loc, choices: list[str]) -> Mistake:
     if details["type"] == "union_tag_not_found":
         return Mistake((*loc, "type"), "`type` is missing", f"it is {_one_of(choices)}")
-    tag = str(details["ctx"]["tag"])
-    return Mistake((*loc, "type"), f"expected {_one_of(choices)}, found {tag!r} (text)", did_you_mean(tag, choices))
+    tag = details["input"]["type"]
+    return Mistake((*loc, "type"), f"expected {_one_of(choices)}, found {_found(tag)}", did_you_mean(str(tag), choices))
 
 
 def _without_tags(details: ErrorDetails, data: Any) -> Loc:
@@ -110,7 +120,7 @@ def describe(kind: Any) -> str:
         return _one_of(choices)
     members = _members(kind)
     if len(members) > 1:
-        return " or ".join(describe(member) for member in members if member is not type(None))
+        return " or ".join(dict.fromkeys(describe(member) for member in members if member is not type(None)))
     kind = members[0]
     if get_origin(kind) is list:
         (inner,) = get_args(kind) or (Any,)
@@ -143,12 +153,8 @@ def _found(value: Any) -> str:
     return f"{shown} ({_WORDS.get(type(value), (type(value).__name__, ''))[0]})"
 
 
-def expected_text(kind: Any) -> bool:
-    return str in _members(kind)
-
-
 def _quotable(value: Any) -> bool:
-    return isinstance(value, int | float | datetime.date)
+    return isinstance(value, int | float | dt.date)
 
 
 def _one_of(choices: list[str]) -> str:

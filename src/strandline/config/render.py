@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +16,9 @@ from strandline.config.positions import Loc, Mistake
 from strandline.errors import did_you_mean
 
 MAX_RESULT = 1_000_000
+MAX_TOTAL = 5_000_000
 MAX_ROUNDS = 100_000
-"""Characters one text may become, and rounds that all loops of a project may take together."""
+"""What one text may become, what all may become together, and how often all loops may turn; see `_weight`."""
 
 _UNSAFE_METHODS = {"ljust", "rjust", "center", "zfill", "expandtabs", "format", "format_map", "translate"}
 _FILTERS = (
@@ -26,7 +27,7 @@ _FILTERS = (
     "trim", "unique", "upper",
 )  # fmt: skip
 _STATEMENTS = (nodes.Output, nodes.If, nodes.For, nodes.Assign, nodes.Expr)
-_PLAIN = (str, int, float, datetime.date, type(None))
+_PLAIN = (str, int, float, dt.date, type(None))
 _MISSING = object()
 
 
@@ -46,6 +47,7 @@ class Renderer:
         self._raw: dict[str, Any] = {}
         self._ready: dict[str, Any] = {}
         self._open: list[str] = []
+        self._total = 0
         self._jinja = _Sandbox(self.var, self.env)
 
     def declare(self, variables: Mapping[str, Any]) -> None:
@@ -61,13 +63,18 @@ class Renderer:
         if not isinstance(value, str) or not re.search(r"\{[{%#]", value):
             return value
         try:
-            return self._jinja.text(value)
+            result = self._jinja.text(value)
+            self._total += _weight(result, MAX_RESULT)
+            if self._total > MAX_TOTAL:
+                raise RenderError("the templates of this project become too large")
+            return result
         except RenderError as mistake:
             mistakes.append(Mistake(loc, mistake.message, mistake.hint))
             return value
 
     def var(self, name: str, default: Any = _MISSING) -> Any:
-        """`{{ var('x') }}`: a value of `vars`."""
+        """Look up a value of `vars`."""
+        _require_name("var", name)
         if name not in self._raw:
             if default is not _MISSING:
                 return default
@@ -83,13 +90,15 @@ class Renderer:
             inside: list[Mistake] = []
             self._ready[name] = self.render(self._raw[name], (), inside)
             self._open.pop()
-            if inside:
+            if inside or _weight(self._ready[name], MAX_RESULT) > MAX_RESULT:
                 del self._ready[name]
+                inside.append(Mistake((), "this becomes too large"))
                 raise RenderError(f"var `{name}`: {inside[0].message}", inside[0].hint)
         return self._ready[name]
 
     def env(self, name: str, default: Any = _MISSING) -> Any:
-        """`{{ env('NAME') }}`: an environment variable that is no secret."""
+        """Look up an environment variable that is no secret."""
+        _require_name("env", name)
         self.env_names.add(name)
         if name in os.environ:
             return os.environ[name]
@@ -110,6 +119,7 @@ class _Sandbox(SandboxedEnvironment):
         super().__init__(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
         self.globals = {"var": var, "env": env, "range": self._range, "_rounds": self._counted}
         self.filters = {name: self.filters[name] for name in _FILTERS}
+        self.filters["replace"] = _replaced
         self._rounds_left = MAX_ROUNDS
 
     def text(self, source: str) -> Any:
@@ -133,14 +143,23 @@ class _Sandbox(SandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return attr not in _UNSAFE_METHODS and super().is_safe_attribute(obj, attr, value)
 
+    def wrap_str_format(self, value: Any) -> None:
+        """No format methods at all: a width in them can ask for gigabytes."""
+
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*" and _size(left) * _size(right) > MAX_RESULT and not _both_numbers(left, right):
+        if operator == "*" and _product(left, right) > MAX_RESULT:
             raise RenderError("this template becomes too large")
         if operator == "**" and (abs(left) > 10**9 or abs(right) > 64):
             raise RenderError("this number becomes too large")
         if operator == "%" and isinstance(left, str):
             raise RenderError("`%` does not format texts here", "join them with ~")
         return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, str) and getattr(function, "__name__", "") == "replace":
+            return _replaced(owner, *arguments)
+        return super().call(context, function, *arguments, **named)
 
     def _restrict(self, tree: nodes.Template) -> None:
         for statement in tree.find_all(nodes.Stmt):
@@ -187,7 +206,7 @@ def _only_expression(source: str, tree: nodes.Template) -> str | None:
 def _plain(value: Any) -> Any:
     if isinstance(value, Undefined):
         str(value)  # a strict undefined raises what it has to say
-    if isinstance(value, str) and len(value) > MAX_RESULT:
+    if _weight(value, MAX_RESULT) > MAX_RESULT:
         raise RenderError("this template becomes too large")
     if isinstance(value, dict):
         return {_plain(key): _plain(inner) for key, inner in value.items()}
@@ -198,16 +217,41 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _weight(value: Any, limit: int) -> int:
+    """How large a value is: its characters, and ten for each value in it. Stops counting beyond the limit."""
+    total, waiting = 0, [value]
+    while waiting and total <= limit:
+        value = waiting.pop()
+        total += 10 + (len(value) if isinstance(value, str) else 0)
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list | tuple | range):
+            total += 10 * len(value) if len(value) > limit else 0
+            waiting += value if len(value) <= limit else ()
+    return total
+
+
+def _product(left: Any, right: Any) -> int:
+    """What `left * right` would weigh; numbers weigh nothing."""
+    if isinstance(left, int | float):
+        left, right = right, left
+    if isinstance(left, int | float) or not isinstance(right, int):
+        return 0
+    return _weight(left, MAX_RESULT) * max(right, 0)
+
+
+def _replaced(text: str, old: str, new: str, count: int = -1) -> str:
+    text, old, new = str(text), str(old), str(new)
+    if text.count(old) * len(new) > MAX_RESULT:
+        raise RenderError("this template becomes too large")
+    return text.replace(old, new, count)
+
+
+def _require_name(function: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise RenderError(f"{function}() takes a name in quotes: {function}('x')")
+
+
 def _bare_name_hint(error: UndefinedError) -> str | None:
     match = re.match(r"'(\w+)' is undefined", error.message or "")
     return f"write {{{{ var('{match[1]}') }}}} for a value of vars:" if match else None
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, str | list | tuple):
-        return len(value)
-    return abs(int(value)) if isinstance(value, int | float) else 1
-
-
-def _both_numbers(left: Any, right: Any) -> bool:
-    return isinstance(left, int | float) and isinstance(right, int | float)

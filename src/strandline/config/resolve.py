@@ -110,7 +110,7 @@ def place(connection: FilesConnection | LakeConnection, name: str, root: Path, *
     start = base(connection, root)
     if _REMOTE.match(start):
         return f"{start}/{name.strip('/')}"
-    target = os.path.normpath(os.path.join(start, name))
+    target = os.path.normpath(Path(start, name))
     fixed = Path(start)
     for part in Path(name).parts:
         if _GLOB.search(part):

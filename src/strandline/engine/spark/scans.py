@@ -1,0 +1,135 @@
+"""Giving sources a name in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+from sqlglot import exp
+
+from strandline.engine.base import FileSource, LakeSource, SqlSource
+from strandline.engine.sources import files as file_sources
+from strandline.engine.sources import sql as sql_sources
+from strandline.sql.expr import col, lit, named
+from strandline.sql.portable import checked_cast, render
+
+Counted = tuple[DataFrame, Callable[[], int | None]]
+_FETCH_SIZE = "10000"
+
+
+def sql(session: SparkSession, source: SqlSource) -> Counted:
+    """A database read through JDBC: bounded memory by its fetch size, parallel where bounds are given."""
+    read = sql_sources.plan_read(source, partitioned=True)
+    jdbc = source.endpoint.jdbc
+    options = {
+        "url": jdbc.url,
+        "user": jdbc.user,
+        "password": jdbc.password,
+        "driver": jdbc.driver,
+        "fetchsize": _FETCH_SIZE,
+        "preferTimestampNTZ": "true",
+        "customSchema": ", ".join(f"`{c.name}` {c.wire}" for c in read.columns if c.wire != "binary"),
+    }
+    given = {k: v for k, v in options.items() if v}
+    dbtable = f"({read.statement}) _strandline"
+    if read.bounds:
+        properties = {k: v for k, v in given.items() if k != "url"}
+        frame = session.read.jdbc(jdbc.url, dbtable, predicates=read.bounds, properties=properties)
+    else:
+        frame = session.read.format("jdbc").options(**given, dbtable=dbtable).load()
+    values = [named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns]
+    return _counted(frame.select(*(f.expr(render(v, "spark")) for v in values)))
+
+
+def lake(session: SparkSession, source: LakeSource) -> Counted:
+    """A Delta table at one version; how many rows it has, its log knows."""
+    frame = session.read.format("delta").option("versionAsOf", source.version).load(source.table.location)
+    return frame.drop(*source.hidden), lambda: _logged_rows(source)
+
+
+def _logged_rows(source: LakeSource) -> int | None:
+    actions = DeltaTable(source.table.location, version=source.version).get_add_actions(flatten=True)
+    counts = actions.column("num_records").to_pylist() if actions.num_rows else []
+    return None if any(c is None for c in counts) else sum(counts)
+
+
+def files(session: SparkSession, source: FileSource) -> Counted:
+    """CSV, JSON or Parquet files as one frame."""
+    return {"csv": _csv, "json": _json, "parquet": _parquet}[source.format](session, source)
+
+
+def _csv(session: SparkSession, source: FileSource) -> Counted:
+    """Each group of files with one header is read by it; the groups are stacked by column name."""
+    groups = file_sources.csv_groups(source)
+    every = file_sources.union_columns(groups)
+    types = {k.casefold(): v for k, v in (source.schema or {}).items()}
+    frames = []
+    for group in groups:
+        frame = (
+            session.read.schema(", ".join(f"`{_tick(c)}` string" for c in group.columns))
+            .option("sep", source.delimiter)
+            .option("header", source.header)
+            .option("quote", '"')
+            .option("escape", '"')
+            .option("multiLine", source.multiline)
+            .option("mode", "FAILFAST")
+            .option("nullValue", "\u0001strandline-null\u0001")  # only what is absent is NULL; '' stays ''
+            .option("emptyValue", "")
+            .option("maxCharsPerColumn", -1)
+            .option("encoding", "UTF-8")
+            .csv([str(p) for p in group.files])
+        )
+        here = {c.casefold() for c in group.columns}
+        values = []
+        for c in every:
+            text = col(c) if c.casefold() in here else lit(None)
+            tree = checked_cast(_null_if(text, source.null_value), "string", types.get(c.casefold(), "string"), c)
+            values.append(f.expr(render(tree, "spark")).cast(types.get(c.casefold(), "string")).alias(c))
+        frames.append(frame.select(*values, *_file_column(source)))
+    return _counted(reduce(lambda a, b: a.unionByName(b), frames))
+
+
+def _null_if(text: exp.Expression, null_value: str | None) -> exp.Expression:
+    return text if null_value is None else exp.Nullif(this=text, expression=lit(null_value))
+
+
+def _json(session: SparkSession, source: FileSource) -> Counted:
+    reader = session.read.option("mode", "FAILFAST")
+    if source.schema:
+        reader = reader.schema(", ".join(f"`{_tick(n)}` {t}" for n, t in source.schema.items()))
+    frame = reader.json([str(p) for p in file_sources.find(source)])
+    return _counted(frame.select(*(f"`{_tick(c)}`" for c in frame.columns), *_file_column(source)))
+
+
+def _parquet(session: SparkSession, source: FileSource) -> Counted:
+    """How many rows there are, the files' footers know."""
+    paths = file_sources.find(source)
+    frame = session.read.option("mergeSchema", "true").parquet(*(str(p) for p in paths))
+    frame = frame.select(*(f"`{_tick(c)}`" for c in frame.columns), *_file_column(source))
+    return frame, lambda: sum(pq.read_metadata(p).num_rows for p in paths)
+
+
+def _file_column(source: FileSource) -> list[SparkColumn]:
+    """The file's path below its connection."""
+    if not source.file_column:
+        return []
+    path = f.regexp_replace(f.col("_metadata.file_path"), "^file:/+", "/")
+    start = len(str(source.root.resolve())) + 2
+    return [path.substr(f.lit(start), f.length(path)).alias(source.file_column)]
+
+
+def _counted(frame: DataFrame) -> Counted:
+    """A frame that counts its rows while something else reads it."""
+    seen = Observation()
+    return frame.observe(seen, f.count(f.lit(1)).alias("n")), lambda: int(seen.get["n"])
+
+
+def _tick(name: str) -> str:
+    return name.replace("`", "``")
+
+

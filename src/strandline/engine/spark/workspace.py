@@ -1,0 +1,100 @@
+"""The Spark engine: one session of its own per node, so that views, settings and tokens never meet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import NullType
+from sqlglot import exp
+
+from strandline.engine import delta_log
+from strandline.engine.base import FileSource, LakeSource, Scan, Source, SqlSource, Staged
+from strandline.engine.spark import delta, scans
+from strandline.engine.spark.failures import translated
+from strandline.errors import TransformError
+from strandline.sql.portable import render
+from strandline.strategy.changes import ChangeSet
+from strandline.types import Column, Relation, Schema, Table, TableState, Token
+
+
+class SparkWorkspace:
+    """One node's Spark session."""
+
+    dialect = "spark"
+
+    def __init__(self, session: SparkSession, staging: Path) -> None:
+        self.session = session
+        self.staging = staging
+        self._numbers = itertools.count(1)
+
+    def scan(self, source: Source) -> Scan:
+        with translated(source.label, source):
+            match source:
+                case SqlSource():
+                    frame, rows = scans.sql(self.session, source)
+                case FileSource():
+                    frame, rows = scans.files(self.session, source)
+                case LakeSource():
+                    frame, rows = scans.lake(self.session, source)
+            return Scan(self.relation(frame), rows)
+
+    def query(self, tree: exp.Query) -> Relation:
+        with translated("query"):
+            return self.relation(self.session.sql(render(tree, self.dialect)))
+
+    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expression], keep: exp.Expression | None) -> Staged:
+        """Write the rows to files of this batch; the counts are observed on the way, in the same job."""
+        with translated("stage"):
+            frame = self.session.sql(render(tree, self.dialect))
+            seen = Observation()
+            frame = frame.observe(seen, *(f.expr(render(m, self.dialect)).alias(n) for n, m in measures.items()))
+            if keep is not None:
+                frame = frame.where(f.expr(render(keep, self.dialect)))
+            path = str(self.staging / self._fresh())
+            frame.write.parquet(path)
+            staged = self.session.read.schema(frame.schema).parquet(path)
+            counted = {name: int(value or 0) for name, value in seen.get.items()}
+            return Staged(self.relation(staged), counted)
+
+    def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
+        with translated("fetch"):
+            # through Arrow: rows collected as Python objects would carry the local time zone
+            columns = [c.to_pylist() for c in self.session.sql(render(tree, self.dialect)).toArrow().columns]
+            return list(zip(*columns, strict=True))
+
+    def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
+        with translated("python step"):
+            result = function(self.session.table(rows.name))
+            if not isinstance(result, DataFrame):
+                raise TransformError(
+                    f"the python step returned {type(result).__name__}, expected a Spark DataFrame",
+                    hint="return the frame at the end of the function",
+                )
+            return self.relation(result)
+
+    def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
+        return delta_log.describe(table, app_id)
+
+    def alter(self, table: Table, add: Sequence[Column]) -> None:
+        with translated(table.label):
+            delta.add_columns(self.session, table, add)
+
+    def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+        with translated(table.label):
+            return delta.apply(self.session, table, changes, token, record)
+
+    def relation(self, frame: DataFrame) -> Relation:
+        """Give a frame a name and note its columns."""
+        name = self._fresh()
+        voids = {c.name: f.col(f"`{c.name}`").cast("string") for c in frame.schema if isinstance(c.dataType, NullType)}
+        (frame.withColumns(voids) if voids else frame).createOrReplaceTempView(name)
+        columns = (Column(c.name, "string" if c.name in voids else c.dataType.simpleString()) for c in frame.schema)
+        return Relation(name, Schema(tuple(columns)))
+
+    def _fresh(self) -> str:
+        return f"_v{next(self._numbers)}"
