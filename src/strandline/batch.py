@@ -70,7 +70,7 @@ class Job:
 
     @property
     def inputs(self) -> list[Input]:
-        return inputs(self.project, self.node)
+        return inputs(self.node)
 
     @property
     def digest(self) -> str:
@@ -99,7 +99,9 @@ def repeatable(node: NodeConfig) -> bool:
     for step in node.transform.steps if node.transform else []:
         if step.operation == "python":
             return False
-        sql += [v for p in step.params.values() for v in (p.values() if isinstance(p, dict) else [p]) if isinstance(v, str)]
+        sql += [
+            v for p in step.params.values() for v in (p.values() if isinstance(p, dict) else [p]) if isinstance(v, str)
+        ]
     return all(deterministic(text) for text in sql)
 
 
@@ -173,7 +175,9 @@ def _steps(node: NodeConfig, context: EngineContext) -> EngineContext:
 # --- reconcile ---------------------------------------------------------------------------------------------
 
 
-def reconcile(job: Job, engine: Engine, rows: Relation, state: TableState | None) -> tuple[Fit, Proposal, Relation | None]:
+def reconcile(
+    job: Job, engine: Engine, rows: Relation, state: TableState | None
+) -> tuple[Fit, Proposal, Relation | None]:
     """What the slice means for the target, as a proposal; the target as it is now comes along."""
     _check_columns(job, rows, state)
     write = job.node.write
@@ -205,7 +209,8 @@ def _check_columns(job: Job, rows: Relation, state: TableState | None) -> None:
     wanted = [p.casefold() for p in job.node.write.partition_by]
     if state and wanted and wanted != [p.casefold() for p in state.partition_by]:
         raise TransformError(
-            f"{job.target.label} is partitioned by ({', '.join(state.partition_by)}), not by ({', '.join(job.node.write.partition_by)})",
+            f"{job.target.label} is partitioned by ({', '.join(state.partition_by)}), "
+            f"not by ({', '.join(job.node.write.partition_by)})",
             hint="a table keeps its partitioning: write another table, or set partition_by back",
         )
 
@@ -232,7 +237,7 @@ def _unique(node: NodeConfig) -> bool:
     return {str(k).casefold() for k in steps[-1].params["keys"]} <= {k.casefold() for k in node.write.keys}
 
 
-def evaluate(job: Job, engine: Engine, rows: Relation, proposal: Proposal, target: Relation | None) -> ChangeSet:
+def evaluate(engine: Engine, rows: Relation, proposal: Proposal, target: Relation | None) -> ChangeSet:
     """Evaluate a proposal once; a lazy one is left to the commit, unless it has no rows at all."""
     try:
         if proposal.lazy:

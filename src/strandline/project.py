@@ -52,8 +52,13 @@ class StrandlineProject:
         return DeltaStore(Path(control_location(project.config.connections, project.config.control, project.root)))
 
     def run(
-        self, select: str | Iterable[str] | None = None, *, threads: int = 4, observer: Observer | None = None,
-        platform: Platform | None = None, check: bool = False,
+        self,
+        select: str | Iterable[str] | None = None,
+        *,
+        threads: int = 4,
+        observer: Observer | None = None,
+        platform: Platform | None = None,
+        check: bool = False,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one."""
         watch = observer or Observer()
@@ -81,7 +86,10 @@ class StrandlineProject:
         return RunResult(runner.run_id, "failed" if bad else "success", results)
 
     def plan(
-        self, select: str | Iterable[str] | None = None, *, observer: Observer | None = None,
+        self,
+        select: str | Iterable[str] | None = None,
+        *,
+        observer: Observer | None = None,
         platform: Platform | None = None,
     ) -> PlanResult:
         """What a run would do, node by node, each over its upstream's planned result; nothing is written."""
@@ -138,5 +146,3 @@ def _patterns(select: str | Iterable[str] | None) -> list[str]:
 
 def _run_id(clock: Clock) -> str:
     return f"{clock.now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
-
-

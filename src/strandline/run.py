@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,18 @@ from strandline.result import NodeResult
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
 from strandline.types import Commit, Relation, TableState, Token
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a batch ended: what the records will say of it."""
+
+    counts: Counts
+    rows_read: int | None
+    version: int | None
+    versions: Mapping[str, int] = field(default_factory=dict)
+    coverage: Mapping[str, Any] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,7 @@ class Runner:
         sources = [i.label for i in job.inputs]
         this = ledger.next_batch(records, token, job.target.label, sources, _now())
         if self._nothing_new(job, engine, this, state):
-            return self._record(job, this, began, Counts(), 0, None, {}, this.coverage())
+            return self._record(this, began, Ending(Counts(), 0, None, coverage=this.coverage()))
         self.store.put(ledger.control_rows(this, "RUNNING", _now()))
         try:
             return self._batch(job, engine, this, state, began)
@@ -66,8 +78,9 @@ class Runner:
             version = self._apply(job, engine, this, changes, coverage)
         counts = changes.counts or self._committed(engine, job, this)
         coverage["target"] = version if version is not None else state.version if state else None
-        read = outcome.slice.rows_read
-        return self._record(job, this, began, counts, read, version, outcome.slice.versions, coverage, outcome.warnings)
+        slice_ = outcome.slice
+        end = Ending(counts, slice_.rows_read, version, slice_.versions, coverage, outcome.warnings)
+        return self._record(this, began, end)
 
     def _apply(self, job: Job, engine: Engine, this: Batch, changes: ChangeSet, coverage: dict[str, Any]) -> int:
         record = {"coverage": coverage, "counts": asdict(changes.counts) if changes.counts else None}
@@ -105,39 +118,33 @@ class Runner:
         coverage = {**commit.record.get("coverage", {}), "target": commit.version}
         versions = {label: v[1] for label, v in coverage.get("sources", {}).items()}
         note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
-        counts = _counted(commit)
-        return self._record(job, this, began, counts, None, commit.version, versions, coverage, (note,))
+        return self._record(this, began, Ending(_counted(commit), None, commit.version, versions, coverage, (note,)))
 
-    def _record(
-        self,
-        job: Job,
-        this: Batch,
-        began: float,
-        counts: Counts,
-        rows_read: int | None,
-        version: int | None,
-        versions: Mapping[str, int],
-        coverage: Mapping[str, Any],
-        warnings: Sequence[str] = (),
-    ) -> NodeResult:
-        seconds = round(time.monotonic() - began, 3)
+    def _record(self, this: Batch, began: float, end: Ending) -> NodeResult:
+        """Write the batch into the history and make it the newest state."""
         result = NodeResult(
-            job.node.name,
-            "success" if version is not None else "unchanged",
-            rows_read,
-            counts.inserted,
-            counts.updated,
-            counts.deleted,
-            version=version,
-            seconds=seconds,
-            warnings=list(warnings),
+            this.token.node,
+            "success" if end.version is not None else "unchanged",
+            end.rows_read,
+            end.counts.inserted,
+            end.counts.updated,
+            end.counts.deleted,
+            version=end.version,
+            seconds=round(time.monotonic() - began, 3),
+            warnings=list(end.warnings),
         )
-        self._log(this, result, coverage, None)
-        written = counts.inserted + counts.updated + counts.deleted
-        done = ledger.control_rows(
-            this, "SUCCESS", _now(), rows_read=rows_read, rows_written=written, versions=versions, coverage=coverage
+        self._log(this, result, end.coverage, None)
+        self.store.put(
+            ledger.control_rows(
+                this,
+                "SUCCESS",
+                _now(),
+                rows_read=end.rows_read,
+                rows_written=end.counts.inserted + end.counts.updated + end.counts.deleted,
+                versions=end.versions,
+                coverage=end.coverage,
+            )
         )
-        self.store.put(done)
         return result
 
     def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float) -> None:
@@ -178,7 +185,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     slice_ = batches.read(job, engine)
     rows = batches.transform(job, engine, slice_)
     shape, proposal, target = batches.reconcile(job, engine, rows, state)
-    changes = batches.evaluate(job, engine, rows, proposal, target)
+    changes = batches.evaluate(engine, rows, proposal, target)
     emptied = changes.removals is Removals.EVERYTHING and changes.counts is not None and changes.counts.deleted
     warnings = []
     if emptied and changes.counts and changes.counts.inserted + changes.counts.unchanged == 0:
@@ -220,4 +227,3 @@ def _counted(commit: Commit) -> Counts:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-

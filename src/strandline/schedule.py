@@ -12,7 +12,11 @@ STOPS = ("failed", "fenced", "skipped")
 
 
 def walk(
-    graph: Graph, chosen: Sequence[str], threads: int, work: Callable[[str], NodeResult], done: Callable[[NodeResult], None]
+    graph: Graph,
+    chosen: Sequence[str],
+    threads: int,
+    work: Callable[[str], NodeResult],
+    done: Callable[[NodeResult], None],
 ) -> list[NodeResult]:
     """Do the work of each chosen node after its chosen ancestors; returns results in the graph's order."""
     results: dict[str, NodeResult] = {}

@@ -87,7 +87,6 @@ class Table:
     format: str = "delta"
 
 
-
 @dataclass(frozen=True)
 class Token:
     """The name of one batch, carried by its data commit: who, which number, which run."""

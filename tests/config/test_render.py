@@ -42,6 +42,8 @@ def rendered(write: Write, text: str, **files: str) -> Any:
         ("{% for n in var('names') %}{{ n }},{% endfor %}", "a,b,"),
         ("{% if var('flag') %}yes{% endif %}", "yes"),
         ("{{ var('names') | join('+') | upper }}", "A+B"),
+        ("{{ 'a-b'.replace('-', '_') }}", "a_b"),
+        ("{{ 'a-b' | replace('-', '_') }}", "a_b"),
         ("${env:X}", "${env:X}"),
     ],
 )
@@ -76,6 +78,9 @@ MISTAKES = {
     "a giant width": ("{{ '%999999999d' % 1 }}", "does not format texts", None),
     "a giant format": ("{{ '{:>999999999}'.format(1) }}", "unsafe", None),
     "a giant margin": ("{{ 'a'.ljust(10**9) }}", "unsafe", None),
+    "giant replacements": ("{{ ('a' * 9999).replace('a', 'b' * 9999) }}", "too large", None),
+    "giant filters": ("{{ ('a' * 9999) | replace('a', 'b' * 9999) }}", "too large", None),
+    "lists in lists": ("{{ [[1] * 9999] * 9999 }}", "too large", None),
     "a long range": ("{% for i in range(10**9) %}x{% endfor %}", "too long", None),
     "a native range": ("{{ range(10**9) }}", "too long", None),
     "loops in loops": ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "rounds", None),
@@ -98,6 +103,23 @@ def test_mistakes(problems: Problems, text: str, message: str, hint: str | None)
     assert (found[0].file, found[0].line) == ("strandline.yaml", 12)
     assert message in found[0].message
     assert hint is None or hint in (found[0].hint or "")
+
+
+BOMBS = {
+    "lists": "[\"{{{{ var('a{0}') }}}}\", \"{{{{ var('a{0}') }}}}\"]",
+    "sums": "\"{{{{ var('a{0}') + var('a{0}') }}}}\"",
+    "chain": "\"{{{{ var('a{0}') }}}}\"",
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_vars_do_not_multiply_without_end(problems: Problems, text: str) -> None:
+    chain = "".join(f"  a{i}: {text.format(i + 1)}\n" for i in range(200))
+    start = time.monotonic()
+    found = problems(changed("engine: pandas\n", f"vars:\n{chain}  a200: [1, 2]\n"))
+    assert time.monotonic() - start < 10
+    assert all("too large" in p.message for p in found)
+    assert found
 
 
 def test_includes_bring_vars(write: Write) -> None:

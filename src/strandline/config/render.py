@@ -46,6 +46,7 @@ class Renderer:
         self.env_names: set[str] = set()
         self._raw: dict[str, Any] = {}
         self._ready: dict[str, Any] = {}
+        self._failed: dict[str, tuple[str, str | None]] = {}
         self._open: list[str] = []
         self._total = 0
         self._jinja = _Sandbox(self.var, self.env)
@@ -63,14 +64,14 @@ class Renderer:
         if not isinstance(value, str) or not re.search(r"\{[{%#]", value):
             return value
         try:
-            result = self._jinja.text(value)
-            self._total += _weight(result, MAX_RESULT)
             if self._total > MAX_TOTAL:
                 raise RenderError("the templates of this project become too large")
-            return result
+            result, weight = self._jinja.text(value)
         except RenderError as mistake:
             mistakes.append(Mistake(loc, mistake.message, mistake.hint))
             return value
+        self._total += weight
+        return result
 
     def var(self, name: str, default: Any = _MISSING) -> Any:
         """Look up a value of `vars`."""
@@ -83,18 +84,25 @@ class Renderer:
                 or f"declare it: vars: {{{name}: …}}, or give a default: var('{name}', '…')"
             )
             raise RenderError(f"there is no var `{name}`", hint)
-        if name not in self._ready:
-            if name in self._open:
-                raise RenderError(f"the vars {' → '.join([*self._open, name])} refer to each other in a circle")
-            self._open.append(name)
-            inside: list[Mistake] = []
-            self._ready[name] = self.render(self._raw[name], (), inside)
-            self._open.pop()
-            if inside or _weight(self._ready[name], MAX_RESULT) > MAX_RESULT:
-                del self._ready[name]
-                inside.append(Mistake((), "this becomes too large"))
-                raise RenderError(f"var `{name}`: {inside[0].message}", inside[0].hint)
+        if name not in self._ready and name not in self._failed:
+            self._render_var(name)
+        if name in self._failed:
+            raise RenderError(*self._failed[name])
         return self._ready[name]
+
+    def _render_var(self, name: str) -> None:
+        if name in self._open:
+            raise RenderError(f"the vars {' → '.join([*self._open, name])} refer to each other in a circle")
+        self._open.append(name)
+        inside: list[Mistake] = []
+        value = self.render(self._raw[name], (), inside)
+        self._open.pop()
+        if inside:  # kept: vars that refer to failed vars would try them again and again
+            self._failed[name] = (_of_var(name, inside[0].message), inside[0].hint)
+        elif _weight(value, MAX_RESULT) > MAX_RESULT:
+            self._failed[name] = (f"var `{name}` becomes too large", None)
+        else:
+            self._ready[name] = value
 
     def env(self, name: str, default: Any = _MISSING) -> Any:
         """Look up an environment variable that is no secret."""
@@ -122,14 +130,19 @@ class _Sandbox(SandboxedEnvironment):
         self.filters["replace"] = _replaced
         self._rounds_left = MAX_ROUNDS
 
-    def text(self, source: str) -> Any:
-        """The rendered text; the value itself when the text is one `{{ expression }}` and nothing else."""
+    def text(self, source: str) -> tuple[Any, int]:
+        """The rendered text, and its weight; the value itself when the text is nothing but `{{ expression }}`."""
         try:
             tree = self.parse(source)
             self._restrict(tree)
             if expression := _only_expression(source, tree):
-                return _plain(self.compile_expression(expression, undefined_to_none=False)())
-            return self._joined(self.from_string(tree).generate())
+                value = self.compile_expression(expression, undefined_to_none=False)()
+                weight = _weight(value, MAX_RESULT)
+                if weight > MAX_RESULT:
+                    raise RenderError("this template becomes too large")
+                return _plain(value), weight
+            text = self._joined(self.from_string(tree).generate())
+            return text, len(text)
         except TemplateSyntaxError as error:
             where = f" (line {error.lineno} of the text)" if source.count("\n") > 1 else ""
             raise RenderError(f"this template cannot be read: {error.message}{where}") from error
@@ -155,10 +168,10 @@ class _Sandbox(SandboxedEnvironment):
             raise RenderError("`%` does not format texts here", "join them with ~")
         return super().call_binop(context, operator, left, right)
 
-    def call(self, context: Any, function: Any, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
+    def call(self, context: Any, function: Any, /, *arguments: Any, **named: Any) -> Any:
         owner = getattr(function, "__self__", None)
         if isinstance(owner, str) and getattr(function, "__name__", "") == "replace":
-            return _replaced(owner, *arguments)
+            return _replaced(owner, *arguments, **named)
         return super().call(context, function, *arguments, **named)
 
     def _restrict(self, tree: nodes.Template) -> None:
@@ -206,8 +219,6 @@ def _only_expression(source: str, tree: nodes.Template) -> str | None:
 def _plain(value: Any) -> Any:
     if isinstance(value, Undefined):
         str(value)  # a strict undefined raises what it has to say
-    if _weight(value, MAX_RESULT) > MAX_RESULT:
-        raise RenderError("this template becomes too large")
     if isinstance(value, dict):
         return {_plain(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | range):
@@ -245,6 +256,11 @@ def _replaced(text: str, old: str, new: str, count: int = -1) -> str:
     if text.count(old) * len(new) > MAX_RESULT:
         raise RenderError("this template becomes too large")
     return text.replace(old, new, count)
+
+
+def _of_var(name: str, message: str) -> str:
+    """The first var that is wrong is named, not the whole chain that leads to it."""
+    return message if message.startswith(("var `", "the vars ")) else f"var `{name}`: {message}"
 
 
 def _require_name(function: str, name: object) -> None:

@@ -95,8 +95,8 @@ class Batch:
     def coverage(self) -> dict[str, Any]:
         """What the last finished batch covered."""
         row = next(iter(self.previous.values()), None)
-        done = row is not None and row.batch_status == "SUCCESS" and row.coverage
-        return dict(json.loads(row.coverage)) if row and done else {}
+        done = row is not None and row.batch_status == "SUCCESS"
+        return dict(json.loads(row.coverage)) if row and done and row.coverage else {}
 
 
 def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:

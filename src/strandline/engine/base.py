@@ -24,7 +24,7 @@ class SqlEndpoint:
 
     name: str
     url: Any = field(repr=False)
-    jdbc: Any = field(repr=False)
+    jdbc: Callable[[], Any] = field(repr=False)  # asked by Spark only: not every database has a JDBC form
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SqlSource:
     partition_column: str | None = None
     num_partitions: int | None = None
     columns: tuple[str, ...] | None = None
-    where: tuple[exp.Expression, ...] = ()  # hints: what the engine will filter again
+    where: tuple[exp.Expr, ...] = ()  # hints: what the engine will filter again
 
     @property
     def label(self) -> str:
@@ -106,7 +106,7 @@ class Engine(Protocol):
     def query(self, tree: exp.Query) -> Relation:
         """Give a query a name; nothing is evaluated yet."""
 
-    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expression], keep: exp.Expression | None) -> Staged:
+    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
         """Evaluate a query once: measure all its rows, keep those that fulfil `keep`."""
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
@@ -133,5 +133,3 @@ class Platform(Protocol):
 
     def close(self) -> None:
         """Stop what this platform started, and nothing else."""
-
-

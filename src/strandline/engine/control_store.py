@@ -36,7 +36,7 @@ class DeltaStore:
 
     def put(self, rows: Sequence[ControlRow]) -> None:
         data = _arrow(ControlRow, rows)
-        keys = 's.target_table = t.target_table AND s.source_table = t.source_table AND s.node = t.node'
+        keys = "s.target_table = t.target_table AND s.source_table = t.source_table AND s.node = t.node"
 
         def write() -> None:
             location = str(self.folder / "etl_control")
@@ -73,11 +73,12 @@ class DeltaStore:
             for attempt in range(_TRIES):
                 try:
                     write()
-                    return
                 except (CommitFailedError, DeltaError) as e:
                     if attempt == _TRIES - 1 or not _conflict(e):
                         raise CommitConflict(f"the control tables cannot be written: {e}") from e
-                    time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))
+                    time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))  # noqa: S311 – spreads writers, hides nothing
+                else:
+                    return
 
 
 def _conflict(error: Exception) -> bool:
@@ -87,7 +88,7 @@ def _conflict(error: Exception) -> bool:
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), datetime: pa.timestamp("us", tz="UTC")}
 
 
-def _arrow(kind: type[ControlRow] | type[RunRow], rows: Sequence[ControlRow | RunRow]) -> pa.Table:
+def _arrow(kind: type[ControlRow | RunRow], rows: Sequence[ControlRow | RunRow]) -> pa.Table:
     fields = []
     for name, hint in get_type_hints(kind).items():
         plain = next(a for a in getattr(hint, "__args__", (hint,)) if a is not type(None))

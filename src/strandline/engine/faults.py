@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from strandline.errors import CastError, DuplicateKeys, TransformError
+from collections.abc import Sequence
+
+from strandline.engine.base import FileSource
+from strandline.engine.sources.files import find, first_bad_line
+from strandline.errors import CastError, DuplicateKeys, ReadError, TransformError
 from strandline.sql.portable import find_fault
 
 
@@ -20,3 +24,15 @@ def raise_fault(message: str) -> None:
             raise TransformError("division by zero", hint="guard the divisor with nullif(x, 0)")
         case (kind, _):
             raise TransformError(f"the SQL raised: {kind}")
+
+
+def unreadable(files: Sequence[FileSource]) -> ReadError | None:
+    """The first line of the CSV files read that is not as its header says; engines do not name it alike."""
+    for source in files:
+        bad = first_bad_line(find(source), source) if source.format == "csv" else None
+        if bad:
+            path, line, reason = bad
+            place = path.relative_to(source.root.resolve())
+            hint = "correct the line: the quotes, or the number of its fields"
+            return ReadError(f"{place}, line {line}: unreadable CSV: {reason}", hint=hint)
+    return None

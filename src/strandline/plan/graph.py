@@ -57,7 +57,9 @@ class Graph:
                 f"--select: nothing is called `{core}`",
                 hint=did_you_mean(core, known) or f"there are: {', '.join(sorted(known)) or 'none'}",
             )
-        return found.union(*(self.reach(n, up=True) for n in found if up), *(self.reach(n, up=False) for n in found if down))
+        return found.union(
+            *(self.reach(n, up=True) for n in found if up), *(self.reach(n, up=False) for n in found if down)
+        )
 
 
 def build(project: Project) -> Graph:
@@ -100,5 +102,7 @@ def _cycle(project: Project, left: list[str], parents: Mapping[str, frozenset[st
     circle = path[path.index(path[-1]) :][::-1]
     index = next(i for i, n in enumerate(project.config.nodes) if n.name == circle[0])
     return project.positions.problem(
-        ("nodes", index), f"these nodes wait for each other: {' → '.join(circle)}", hint="break the circle at one of them"
+        ("nodes", index),
+        f"these nodes wait for each other: {' → '.join(circle)}",
+        hint="break the circle at one of them",
     )

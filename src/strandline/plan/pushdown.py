@@ -32,9 +32,9 @@ def columns_needed(node: NodeConfig) -> tuple[str, ...] | None:
     return tuple(sorted(seen | mentioned(tree)))
 
 
-def predicates(node: NodeConfig) -> list[exp.Expression]:
+def predicates(node: NodeConfig) -> list[exp.Expr]:
     """The conditions of the leading filters, one by one."""
-    found: list[exp.Expression] = []
+    found: list[exp.Expr] = []
     for step in node.transform.steps if node.transform else []:
         if step.operation not in ("filter", "select", "drop"):
             break
@@ -44,7 +44,7 @@ def predicates(node: NodeConfig) -> list[exp.Expression]:
     return found
 
 
-def pushable(predicate: exp.Expression, types: dict[str, str]) -> bool:
+def pushable(predicate: exp.Expr, types: dict[str, str]) -> bool:
     """Does every database keep at least the rows for which Spark finds this true?"""
     match predicate:
         case exp.Paren():
@@ -62,7 +62,7 @@ def pushable(predicate: exp.Expression, types: dict[str, str]) -> bool:
     return False
 
 
-def _comparable(left: exp.Expression, right: exp.Expression, types: dict[str, str], *, ranges: bool) -> bool:
+def _comparable(left: exp.Expr, right: exp.Expr, types: dict[str, str], *, ranges: bool) -> bool:
     """A column against a literal of its own kind; text only for equality, because collations order differently."""
     column, value = (left, right) if isinstance(left, exp.Column) else (right, left)
     if not isinstance(column, exp.Column):
@@ -73,10 +73,12 @@ def _comparable(left: exp.Expression, right: exp.Expression, types: dict[str, st
     if isinstance(value, exp.Literal):
         numeric = kind in ("integer", "decimal") and not value.is_string
         return numeric or (kind == "text" and value.is_string and not ranges)
-    return kind == "date" and isinstance(value, exp.Cast) and value.is_type("date") and isinstance(value.this, exp.Literal)
+    return (
+        kind == "date" and isinstance(value, exp.Cast) and value.is_type("date") and isinstance(value.this, exp.Literal)
+    )
 
 
-def _tree(sql: object) -> exp.Expression | None:
+def _tree(sql: object) -> exp.Expr | None:
     if not isinstance(sql, str):
         return None
     try:
@@ -85,5 +87,5 @@ def _tree(sql: object) -> exp.Expression | None:
         return None
 
 
-def _stars(tree: exp.Expression) -> bool:
+def _stars(tree: exp.Expr) -> bool:
     return any(not s.find_ancestor(exp.Count) for s in tree.find_all(exp.Star))

@@ -28,7 +28,7 @@ class Input:
     label: str
 
 
-def inputs(project: Project, node: NodeConfig) -> list[Input]:
+def inputs(node: NodeConfig) -> list[Input]:
     """The sources of a node in order."""
     found = []
     for _, read in node.reads():
@@ -70,7 +70,9 @@ def _lake(
         writer = next((n.name for n in project.config.nodes if _writes(project, n, table)), None)
         raise ReadError(
             f"there is no table {table.label} yet",
-            hint=f"run node `{writer}` first, or both: --select +{node.name}" if writer else "check connection and table",
+            hint=f"run node `{writer}` first, or both: --select +{node.name}"
+            if writer
+            else "check connection and table",
         )
     spelled = mentioned(parse(node.transformation_sql, node.name)) if node.transformation_sql else set()
     hidden = tuple(s for s in state.system if s.casefold() not in spelled)
@@ -101,7 +103,7 @@ def _sql(project: Project, node: NodeConfig, read: ReadConfig, connection: SqlCo
     endpoint = SqlEndpoint(
         read.connection,
         resolve.sqlalchemy_url(connection, project.root, key=key),
-        resolve.jdbc(connection, project.root, key=key),
+        lambda: resolve.jdbc(connection, project.root, key=key),
     )
     alone = len(node.reads()) == 1
     return SqlSource(

@@ -23,11 +23,11 @@ def col(name: str, table: str | None = None) -> exp.Column:
     return exp.Column(this=ident(name), table=ident(table) if table else None)
 
 
-def named(tree: exp.Expression, name: str) -> exp.Alias:
+def named(tree: exp.Expr, name: str) -> exp.Alias:
     return exp.Alias(this=tree, alias=ident(name))
 
 
-def lit(value: Literal) -> exp.Expression:
+def lit(value: Literal) -> exp.Expr:
     """A Python value as a typed literal; timestamps are UTC instants."""
     match value:
         case None:
@@ -45,7 +45,7 @@ def lit(value: Literal) -> exp.Expression:
             return cast(exp.Literal.string(value.isoformat()), "date")
 
 
-def cast(tree: exp.Expression, type_: str) -> exp.Cast:
+def cast(tree: exp.Expr, type_: str) -> exp.Cast:
     """A strict cast to a type in Spark's words."""
     return exp.Cast(this=tree, to=data_type(type_))
 
@@ -54,43 +54,43 @@ def data_type(type_: str) -> exp.DataType:
     return exp.DataType.build(type_, dialect="spark")
 
 
-def all_of(conditions: Iterable[exp.Expression]) -> exp.Expression:
+def all_of(conditions: Iterable[exp.Expr]) -> exp.Expr:
     parts = list(conditions)
     return exp.and_(*parts, copy=False) if parts else exp.true()
 
 
-def any_of(conditions: Iterable[exp.Expression]) -> exp.Expression:
+def any_of(conditions: Iterable[exp.Expr]) -> exp.Expr:
     parts = list(conditions)
     return exp.or_(*parts, copy=False) if parts else exp.false()
 
 
-def same(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+def same(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     """NULL-safe equality."""
     return exp.NullSafeEQ(this=left, expression=right)
 
 
-def same_keys(keys: Sequence[str], left: str, right: str) -> exp.Expression:
+def same_keys(keys: Sequence[str], left: str, right: str) -> exp.Expr:
     return all_of(same(col(k, left), col(k, right)) for k in keys)
 
 
-def eq(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+def eq(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     return exp.EQ(this=left, expression=right)
 
 
-def negate(tree: exp.Expression) -> exp.Expression:
+def negate(tree: exp.Expr) -> exp.Expr:
     return exp.Not(this=exp.Paren(this=tree))
 
 
-def case(*branches: tuple[exp.Expression, exp.Expression], default: exp.Expression) -> exp.Case:
+def case(*branches: tuple[exp.Expr, exp.Expr], default: exp.Expr) -> exp.Case:
     return exp.Case(ifs=[exp.If(this=when, true=then) for when, then in branches], default=default)
 
 
-def call(function: str, *args: exp.Expression) -> exp.Expression:
+def call(function: str, *args: exp.Expr) -> exp.Expr:
     """A function known by the same name to both engines."""
     return exp.Anonymous(this=function, expressions=list(args))
 
 
-def concat(*parts: exp.Expression) -> exp.Expression:
+def concat(*parts: exp.Expr) -> exp.Expr:
     tree = parts[0]
     for part in parts[1:]:
         tree = exp.DPipe(this=tree, expression=part, safe=False)
@@ -98,11 +98,10 @@ def concat(*parts: exp.Expression) -> exp.Expression:
 
 
 def table(name: str, alias: str | None = None) -> exp.Table:
-    tree = exp.Table(this=ident(name))
-    return exp.alias_(tree, ident(alias), table=True, copy=False) if alias else tree
+    return exp.Table(this=ident(name), alias=exp.TableAlias(this=ident(alias)) if alias else None)
 
 
-def select(*columns: exp.Expression) -> exp.Select:
+def select(*columns: exp.Expr) -> exp.Select:
     return exp.Select(expressions=list(columns))
 
 
@@ -111,7 +110,7 @@ def rows_of(relation: Relation, schema: Schema | None = None) -> exp.Select:
     return select(*(col(n) for n in (schema or relation.schema).names)).from_(table(relation.name), copy=False)
 
 
-def over(function: exp.Expression, keys: Sequence[str], order: Sequence[exp.Ordered] = ()) -> exp.Window:
+def over(function: exp.Expr, keys: Sequence[str], order: Sequence[exp.Ordered] = ()) -> exp.Window:
     return exp.Window(
         this=function,
         partition_by=[col(k) for k in keys],
@@ -119,12 +118,12 @@ def over(function: exp.Expression, keys: Sequence[str], order: Sequence[exp.Orde
     )
 
 
-def ordered(tree: exp.Expression, *, desc: bool = False, nulls_first: bool | None = None) -> exp.Ordered:
+def ordered(tree: exp.Expr, *, desc: bool = False, nulls_first: bool | None = None) -> exp.Ordered:
     """An ordering with NULLs placed explicitly: engines differ in their defaults."""
     return exp.Ordered(this=tree, desc=desc, nulls_first=(not desc) if nulls_first is None else nulls_first)
 
 
-def count_where(condition: exp.Expression) -> exp.Expression:
+def count_where(condition: exp.Expr) -> exp.Expr:
     """How many rows fulfil a condition; 0 for none."""
     counted = exp.Sum(this=case((condition, exp.Literal.number(1)), default=exp.Literal.number(0)))
     return cast(exp.Coalesce(this=counted, expressions=[exp.Literal.number(0)]), "bigint")

@@ -31,7 +31,7 @@ def hashable(column: Column) -> bool:
     return family(column.type) in _TAGS
 
 
-def key_hash(columns: Sequence[Column], *, where: str) -> exp.Expression:
+def key_hash(columns: Sequence[Column], *, where: str) -> exp.Expr:
     """SHA-256 over several columns, as 64 hex digits."""
     for c in columns:
         if not hashable(c):
@@ -42,13 +42,13 @@ def key_hash(columns: Sequence[Column], *, where: str) -> exp.Expression:
     return call("sha256_hex", concat(*(case((_is_null(c), lit("N")), default=_tagged(c)) for c in columns)))
 
 
-def value_hash(column: Column, *, where: str) -> exp.Expression:
+def value_hash(column: Column, *, where: str) -> exp.Expr:
     """SHA-256 of one value; NULL stays NULL."""
     return case((_is_null(column), exp.null()), default=key_hash([column], where=where))
 
 
-def row_hash(columns: Sequence[Column]) -> exp.Expression:
-    """60 bits over the non-NULL values, each tagged with its column's name: a new column full of NULLs changes nothing."""
+def row_hash(columns: Sequence[Column]) -> exp.Expr:
+    """60 bits over the non-NULL values, tagged with their columns' names: a column full of NULLs changes nothing."""
     parts = [
         case((_is_null(c), lit("")), default=concat(lit(f"{len(c.fold)}:{c.fold}"), _tagged(c)))
         for c in columns
@@ -57,17 +57,17 @@ def row_hash(columns: Sequence[Column]) -> exp.Expression:
     return call("hash60", concat(lit(""), *parts))
 
 
-def _is_null(column: Column) -> exp.Expression:
+def _is_null(column: Column) -> exp.Expr:
     return exp.Is(this=col(column.name), expression=exp.null())
 
 
-def _tagged(column: Column) -> exp.Expression:
+def _tagged(column: Column) -> exp.Expr:
     text = _text(column)
     length = cast(exp.Length(this=text.copy()), "string")
     return concat(lit(_TAGS[family(column.type)]), length, lit(":"), text)
 
 
-def _text(column: Column) -> exp.Expression:
+def _text(column: Column) -> exp.Expr:
     value = col(column.name)
     match family(column.type):
         case "text":
@@ -83,5 +83,5 @@ def _text(column: Column) -> exp.Expression:
             return cast(value, "string")
 
 
-def _trim_zeros(text: exp.Expression) -> exp.Expression:
+def _trim_zeros(text: exp.Expr) -> exp.Expr:
     return exp.Trim(this=text, expression=lit("0"), position="TRAILING")

@@ -14,6 +14,9 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.generators.duckdb import DuckDBGenerator
+from sqlglot.generators.spark import SparkGenerator
+from sqlglot.parsers.spark import SparkParser
 
 from strandline.errors import TransformError
 from strandline.sql.expr import case, cast, concat, data_type, lit
@@ -26,10 +29,10 @@ class AnsiSpark(Spark):
 
     SAFE_DIVISION = False
 
-    class Parser(Spark.Parser):
+    class Parser(SparkParser):
         STRICT_CAST = True
 
-    class Generator(Spark.Generator):
+    class Generator(SparkGenerator):
         def anonymous_sql(self, expression: exp.Anonymous) -> str:
             return _own_function(self, expression, _SPARK_OWN) or super().anonymous_sql(expression)
 
@@ -37,7 +40,7 @@ class AnsiSpark(Spark):
 class SparkOnDuck(DuckDB):
     """DuckDB writing Spark's meaning."""
 
-    class Generator(DuckDB.Generator):
+    class Generator(DuckDBGenerator):
         def div_sql(self, expression: exp.Div) -> str:
             return self._guarded("/", expression)
 
@@ -87,7 +90,7 @@ def _own_function(generator: Any, node: exp.Anonymous, table: dict[str, str]) ->
 DIALECTS: dict[str, Any] = {"spark": AnsiSpark, "duckdb": SparkOnDuck}
 
 
-def parse(sql: str, what: str) -> exp.Expression:
+def parse(sql: str, what: str) -> exp.Expr:
     """Parse a user's SQL expression or query; `what` says where it stands."""
     try:
         return sqlglot.parse_one(sql, read=AnsiSpark)
@@ -95,20 +98,23 @@ def parse(sql: str, what: str) -> exp.Expression:
         first: dict[str, Any] = next(iter(getattr(e, "errors", [])), {})
         near = f" near `{first['highlight']}`" if first.get("highlight") else ""
         reason = str(first.get("description") or e).splitlines()[0].rstrip(".")
-        raise TransformError(f"{what}: the SQL cannot be parsed{near}: {reason}", hint="it is read as Spark SQL") from None
+        raise TransformError(
+            f"{what}: the SQL cannot be parsed{near}: {reason}", hint="it is read as Spark SQL"
+        ) from None
 
 
-def render(tree: exp.Expression, dialect: str) -> str:
+def render(tree: exp.Expr, dialect: str) -> str:
     """The text of a tree for one engine: `spark` or `duckdb`."""
-    return tree.sql(dialect=DIALECTS[dialect])
+    text: str = tree.sql(dialect=DIALECTS[dialect])
+    return text
 
 
 # --- faults: errors raised by our own SQL, in the same words on both engines -------------------------------
 
 
-def fault(kind: str, *details: exp.Expression) -> exp.Expression:
+def fault(kind: str, *details: exp.Expr) -> exp.Expr:
     """An expression that raises when it is evaluated; `details` travel in the message."""
-    parts: list[exp.Expression] = [lit(f"{_FAULT}{kind}")]
+    parts: list[exp.Expr] = [lit(f"{_FAULT}{kind}")]
     for detail in details:
         parts += [lit(_FIELD), exp.Coalesce(this=cast(detail, "string"), expressions=[lit("NULL")])]
     return exp.Anonymous(this="raise_error", expressions=[concat(*parts, lit(_END))])
@@ -141,20 +147,20 @@ _GRAMMAR = {
 
 
 def family(type_: str) -> str:
-    """What kind of value a type holds: integer, decimal, float, text, boolean, date, timestamp, binary, …"""
+    """What kind of value a type holds: integer, decimal, float, text, boolean, date, timestamp, binary."""
     base = re.split(r"[(<]", type_, maxsplit=1)[0].strip().lower()
     return _FAMILIES.get(base, base)
 
 
-def checked_cast(tree: exp.Expression, source: str, target: str, column: str) -> exp.Expression:
+def checked_cast(tree: exp.Expr, source: str, target: str, column: str) -> exp.Expr:
     """A cast that fails with the column and the value in its message, alike on both engines."""
     if source == target:
         return tree
     from_text, to = family(source) == "text", family(target)
     if to == "text":
         return _to_text(tree, source)
-    value: exp.Expression = exp.Trim(this=tree) if from_text else tree
-    fails: exp.Expression = exp.Is(this=exp.TryCast(this=value, to=data_type(target), safe=True), expression=exp.null())
+    value: exp.Expr = exp.Trim(this=tree) if from_text else tree
+    fails: exp.Expr = exp.Is(this=exp.TryCast(this=value, to=data_type(target), safe=True), expression=exp.null())
     if from_text and to in _GRAMMAR:
         # T and Z in upper case only differ in spelling; the grammar is written in lower case
         pattern = "^" + _GRAMMAR[to].replace("[ T]", "[ t]") + "$"
@@ -166,21 +172,21 @@ def checked_cast(tree: exp.Expression, source: str, target: str, column: str) ->
     )
 
 
-def _to_text(tree: exp.Expression, source: str) -> exp.Expression:
+def _to_text(tree: exp.Expr, source: str) -> exp.Expr:
     """Text of a value; timestamps are spelled out, because engines spell them differently."""
     if family(source) in ("timestamp", "timestamp_ntz"):
         return timestamp_text(tree)
     return tree if family(source) == "text" else cast(tree, "string")
 
 
-def timestamp_text(tree: exp.Expression) -> exp.Expression:
-    """`2024-01-31 12:00:00.000000`, in UTC for instants."""
+def timestamp_text(tree: exp.Expr) -> exp.Expr:
+    """Text like 2024-01-31 12:00:00.000000, in UTC for instants."""
     return exp.TimeToStr(this=tree, format=lit("%Y-%m-%d %H:%M:%S.%f"))
 
 
 # --- what in process can do of Spark's functions -----------------------------------------------------------
 
-_TESTED: set[type[exp.Expression]] = {
+_TESTED: set[type[exp.Expr]] = {
     exp.Abs, exp.And, exp.Avg, exp.Case, exp.Cast, exp.Ceil, exp.Coalesce, exp.Concat, exp.Count, exp.CountIf,
     exp.DateAdd, exp.DateDiff, exp.DateSub, exp.Day, exp.DenseRank, exp.Exists, exp.Extract, exp.FirstValue,
     exp.Floor, exp.Greatest, exp.If, exp.Lag, exp.LastValue, exp.Lead, exp.Least, exp.Length, exp.Lower, exp.Max,
@@ -191,7 +197,7 @@ _TESTED: set[type[exp.Expression]] = {
 }  # fmt: skip
 
 
-def refuse_untested(tree: exp.Expression, what: str) -> None:
+def refuse_untested(tree: exp.Expr, what: str) -> None:
     """In process, a function outside the tested list is refused by name rather than guessed."""
     for node in tree.find_all(exp.Func):
         if type(node) not in _TESTED:
@@ -200,8 +206,6 @@ def refuse_untested(tree: exp.Expression, what: str) -> None:
                 f"{what}: the function {name.lower()}() is not available on the in-process engine",
                 hint="run this project with engine: spark, or write it with the functions listed in docs/sql.md",
             )
-
-
 
 
 _CLOCKS = re.compile(

@@ -31,23 +31,19 @@ def difference(slice_: Relation, target: Relation, columns: Schema) -> exp.Selec
     zero, n = exp.Literal.number(0), col("_n")
     come = exp.Sum(this=exp.Case(ifs=[exp.If(this=exp.GT(this=n, expression=zero), true=n)], default=zero))
     go = exp.Sum(this=exp.Case(ifs=[exp.If(this=exp.LT(this=n, expression=zero), true=exp.Neg(this=n))], default=zero))
-    counts = [named(cast(exp.Coalesce(this=s, expressions=[zero]), "bigint"), name) for s, name in ((come, "come"), (go, "go"))]
+    counts = [
+        named(cast(exp.Coalesce(this=s, expressions=[zero]), "bigint"), name)
+        for s, name in ((come, "come"), (go, "go"))
+    ]
     return select(*counts).from_(grouped.subquery("d"))
 
 
 def _side(relation: Relation, columns: list[Column], weight: int) -> exp.Select:
     there = relation.schema
-    values = [
-        named(cast(col(c.name) if c.name in there else exp.null(), c.type), c.name)
-        for c in columns
-    ]
+    values = [named(cast(col(c.name) if c.name in there else exp.null(), c.type), c.name) for c in columns]
     return select(*values, named(lit(weight), "_n")).from_(table(relation.name))
 
 
 def _additions(rows: Relation, fit: Fit) -> exp.Select:
-    values = [
-        named(cast(col(c.name) if c.name in rows.schema else exp.null(), c.type), c.name) for c in fit.columns
-    ]
+    values = [named(cast(col(c.name) if c.name in rows.schema else exp.null(), c.type), c.name) for c in fit.columns]
     return select(*values, named(lit("insert"), ACTION)).from_(table(rows.name))
-
-

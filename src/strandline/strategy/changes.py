@@ -55,7 +55,7 @@ class Proposal:
     lazy: bool = False  # safe to evaluate inside the commit itself: nothing must be known before
 
     @property
-    def keep(self) -> exp.Expression:
+    def keep(self) -> exp.Expr:
         return exp.NEQ(this=col(ACTION), expression=lit("unchanged"))
 
 
@@ -81,7 +81,7 @@ class ChangeSet:
 _VERBS = {"inserted": "insert", "updated": "update", "deleted": "delete", "unchanged": "unchanged"}
 
 
-def measures() -> dict[str, exp.Expression]:
+def measures() -> dict[str, exp.Expr]:
     """What is counted while a change set is evaluated."""
     return {name: count_where(eq(col(ACTION), lit(verb))) for name, verb in _VERBS.items()}
 
@@ -106,5 +106,3 @@ def evaluated(proposal: Proposal, additions: Relation, counts: Counts | None) ->
     return ChangeSet(
         additions, proposal.columns, proposal.removals, proposal.keys, proposal.partition_by, proposal.system, counts
     )
-
-

@@ -23,7 +23,7 @@ def upsert(
     fit: Fit,
     keys: tuple[str, ...],
     *,
-    condition: exp.Expression | None = None,
+    condition: exp.Expr | None = None,
     hashed: bool = True,
     unique: bool = False,
     partition_by: tuple[str, ...] = (),
@@ -38,9 +38,7 @@ def upsert(
     action = _action(target, fit, rows, keys, condition, hashed=hashed)
     outer = select(*columns, *(col(s) for s in system), named(action, ACTION)).from_(hashed_rows.subquery("h"))
     written = fit.columns.plus(*(Column(s, "bigint") for s in system))
-    return Proposal(
-        outer, written, Removals.REPLACED, keys, partition_by, system, lazy=target is None
-    )
+    return Proposal(outer, written, Removals.REPLACED, keys, partition_by, system, lazy=target is None)
 
 
 def duplicates(rows: Relation, keys: Sequence[str], limit: int) -> exp.Select:
@@ -88,17 +86,17 @@ def _action(
     fit: Fit,
     rows: Relation,
     keys: Sequence[str],
-    condition: exp.Expression | None,
+    condition: exp.Expr | None,
     *,
     hashed: bool,
-) -> exp.Expression:
+) -> exp.Expr:
     duplicate = (exp.GT(this=col(_COPIES), expression=lit(1)), cast(fault("duplicates"), "string"))
     if target is None:
         return case(duplicate, default=lit("insert"))
     missing = (exp.Is(this=col(_FOUND), expression=exp.null()), lit("insert"))
     carried = {c.fold for c in rows.schema} - {k.casefold() for k in keys}
     changing = [c for c in _compared(fit.columns) if c.fold in carried]
-    branches = [duplicate, missing]
+    branches: list[tuple[exp.Expr, exp.Expr]] = [duplicate, missing]
     if hashed and ROW_HASH in target.schema:
         # equal hashes mean equal values, except for what a hash cannot hold
         unhashed = [c for c in changing if not hashable(c)]
@@ -111,7 +109,7 @@ def _action(
     return case(*branches, default=lit("update"))
 
 
-def _unchanged(columns: Sequence[Column], target: Relation) -> list[exp.Expression]:
+def _unchanged(columns: Sequence[Column], target: Relation) -> list[exp.Expr]:
     """NULL-safe equality with the stored value; a column the table does not have yet is stored as NULL."""
     return [
         same(col(c.name), col(_OLD + c.name))
@@ -125,10 +123,10 @@ def _compared(columns: Schema) -> list[Column]:
     return [c for c in columns if c.name not in METADATA]
 
 
-def _bind(condition: exp.Expression, columns: Schema, target: Relation) -> exp.Expression:
+def _bind(condition: exp.Expr, columns: Schema, target: Relation) -> exp.Expr:
     """Point `source.x` and `target.x` of an update_condition to the columns of the merged row."""
 
-    def bind(node: exp.Expression) -> exp.Expression:
+    def bind(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
         ours = node.table.casefold() != "target"

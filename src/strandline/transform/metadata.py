@@ -12,11 +12,11 @@ from strandline.sql.expr import cast, col, lit, named, select, table
 from strandline.types import Clock, Relation
 
 
-def metadata_columns(node: NodeConfig, inputs: Sequence[Input], clock: Clock) -> list[tuple[str, exp.Expression]]:
-    """The columns to add, where applicable: `_source_file` comes with the rows, `_source_table` from tables and queries."""
+def metadata_columns(node: NodeConfig, inputs: Sequence[Input], clock: Clock) -> list[tuple[str, exp.Expr]]:
+    """The columns to add, where applicable; `_source_file` comes with the rows."""
     wanted = node.write.metadata()
     only = inputs[0] if len(inputs) == 1 else None
-    found: list[tuple[str, exp.Expression]] = []
+    found: list[tuple[str, exp.Expr]] = []
     if wanted.extracted_at:
         found.append(("_extracted_at", lit(clock.now)))
     if wanted.source_connection and only:
@@ -26,7 +26,7 @@ def metadata_columns(node: NodeConfig, inputs: Sequence[Input], clock: Clock) ->
     return found
 
 
-def with_metadata(rows: Relation, columns: Sequence[tuple[str, exp.Expression]], *, file: bool) -> exp.Select | None:
+def with_metadata(rows: Relation, columns: Sequence[tuple[str, exp.Expr]], *, file: bool) -> exp.Select | None:
     """The rows with their metadata at the end; None when there is none to add."""
     names = {n.casefold() for n, _ in columns}
     late = [SOURCE_FILE] if file else []

@@ -40,7 +40,7 @@ class EngineContext:
             raise UnknownColumn(name, self.rows.schema.names, where=self.where)
         return found
 
-    def expression(self, sql: str) -> exp.Expression:
+    def expression(self, sql: str) -> exp.Expr:
         """A user's expression over the rows: parsed, its columns checked and quoted."""
         tree = self.parse(sql)
         if isinstance(tree, exp.Query | exp.Command):
@@ -52,7 +52,7 @@ class EngineContext:
                 node.set("table", None)
         return tree
 
-    def parse(self, sql: str) -> exp.Expression:
+    def parse(self, sql: str) -> exp.Expr:
         tree = parse(sql, self.where)
         if self.engine.dialect != "spark":
             refuse_untested(tree, self.where)

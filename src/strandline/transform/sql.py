@@ -11,7 +11,7 @@ from strandline.sql.expr import ident
 from strandline.types import Relation
 
 
-def run_sql(tree: exp.Expression, sources: Mapping[str, Relation], where: str) -> exp.Query:
+def run_sql(tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> exp.Query:
     """The query with each alias replaced by the relation it stands for."""
     if not isinstance(tree, exp.Query):
         raise TransformError(f"{where}: expected one SELECT, found: {tree.key.upper()}")
@@ -47,6 +47,6 @@ def _check_columns(tree: exp.Query, sources: Mapping[str, Relation], where: str)
             raise UnknownColumn(column.name, known[0].schema.names, where=f"{where}, {column.table}")
 
 
-def mentioned(tree: exp.Expression | None) -> set[str]:
+def mentioned(tree: exp.Expr | None) -> set[str]:
     """The names of all columns a query spells out."""
     return {c.name.casefold() for c in tree.find_all(exp.Column)} if tree is not None else set()

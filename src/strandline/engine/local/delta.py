@@ -61,7 +61,9 @@ def _marked(rows: pa.RecordBatchReader, system: Sequence[str]) -> pa.RecordBatch
     """The rows with their system columns marked as such, for the schema of a new table."""
     fields = [f.with_metadata({delta_log.SYSTEM: "true"}) if f.name in system else f for f in rows.schema]
     schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(schema, (pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows))
+    return pa.RecordBatchReader.from_batches(
+        schema, (pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows)
+    )
 
 
 def _merge(workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties) -> None:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import duckdb
 from deltalake.exceptions import DeltaError
 
-from strandline.engine.faults import raise_fault
+from strandline.engine.base import FileSource
+from strandline.engine.faults import raise_fault, unreadable
 from strandline.errors import NodeError, ReadError, TableError, TransformError, UnknownColumn
 
 
 @contextmanager
-def translated(workspace: object, where: str) -> Iterator[None]:
+def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
     """Run something in DuckDB; what it says when it fails becomes one of our errors."""
     try:
         yield
     except duckdb.Error as e:
         text = str(e)
         raise_fault(text)
-        raise _translate(e, text, where) from e
+        raise (unreadable(files) if "CSV" in text else None) or _translate(e, text, where) from e
     except DeltaError as e:  # deltalake pulls rows out of DuckDB while it writes: the fault may come from there
         raise_fault(str(e))
+        if "CSV" in str(e) and (bad := unreadable(files)):
+            raise bad from e
         first = str(e).strip().splitlines()[0]
         raise TableError(f"{where}: {first}", hint="the table format (deltalake) said so; nothing was written") from e
 
@@ -34,10 +37,6 @@ def _translate(error: duckdb.Error, text: str, where: str) -> NodeError:
         known = re.search(r"Candidate bindings: (.*)", text)
         names = re.findall(r'"([^"]+)"', known[1]) if known else []
         return UnknownColumn(missing[1], [n.split(".")[-1] for n in names], where="SQL")
-    if "CSV Error" in text:
-        line = re.search(r"CSV Error on Line: (\d+)", text)
-        reason = next((r for r in text.splitlines() if "Expected Number of Columns" in r or "Value" in r), first)
-        return ReadError(f"{where}{', line ' + line[1] if line else ''}: unreadable CSV: {reason.strip()}")
     if isinstance(error, duckdb.IOException):
         return ReadError(f"{where}: {first.removeprefix('IO Error: ')}")
     if isinstance(error, duckdb.OutOfMemoryException):

@@ -31,9 +31,7 @@ def sql(workspace: LocalWorkspace, source: SqlSource) -> tuple[str, int]:
     read = sql_sources.plan_read(source, partitioned=False)
     schema = pa.schema([(c.name, to_arrow(c.wire)) for c in read.columns])
     raw, name, rows = workspace.fresh("raw"), workspace.fresh("src"), 0
-    values = [
-        named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns
-    ]
+    values = [named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns]
     select_ = render(select(*values).from_(table(raw)), workspace.dialect)
     for number, batch in enumerate(_batches(source, read.statement, schema)):
         workspace.connection.register(raw, batch)
@@ -61,9 +59,18 @@ def _to_arrow(rows: Sequence[sqlalchemy.Row[Any]], schema: pa.Schema) -> pa.Tabl
     arrays = []
     for values, field in zip(columns, schema, strict=True):
         try:
-            arrays.append(pa.array([bytes(v) if isinstance(v, memoryview) else v for v in values] if pa.types.is_binary(field.type) else values, field.type))
+            arrays.append(
+                pa.array(
+                    [bytes(v) if isinstance(v, memoryview) else v for v in values]
+                    if pa.types.is_binary(field.type)
+                    else values,
+                    field.type,
+                )
+            )
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as e:
-            raise ReadError(f"column `{field.name}`: a value does not fit {field.type}: {str(e).splitlines()[0]}") from e
+            raise ReadError(
+                f"column `{field.name}`: a value does not fit {field.type}: {str(e).splitlines()[0]}"
+            ) from e
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -109,12 +116,12 @@ def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
             "auto_detect": lit(False),
             "strict_mode": lit(True),
             "max_line_size": lit(64 * 1024 * 1024),
-            "columns": _struct({c: "VARCHAR" for c in group.columns}),
+            "columns": _struct(dict.fromkeys(group.columns, "VARCHAR")),
         }
         here = {c.casefold() for c in group.columns}
         values = []
         for c in every:
-            text: exp.Expression = col(c) if c.casefold() in here else cast(exp.null(), "string")
+            text: exp.Expr = col(c) if c.casefold() in here else cast(exp.null(), "string")
             if source.null_value is not None:
                 text = exp.Nullif(this=text, expression=lit(source.null_value))
             values.append(named(checked_cast(text, "string", types.get(c.casefold(), "string"), c), c))
@@ -133,7 +140,7 @@ def _json(workspace: LocalWorkspace, source: FileSource) -> str:
     types = dict(source.schema or {}) or _json_types(workspace, paths)
     duck = {c: exp.DataType.build(t, dialect="spark").sql(dialect="duckdb") for c, t in types.items()}
     options = {"format": lit("newline_delimited"), "columns": _struct(duck)}
-    values: list[exp.Expression] = [col(c) for c in types]
+    values: list[exp.Expr] = [col(c) for c in types]
     return _from(workspace, source, "read_json", paths, options, values)
 
 
@@ -162,8 +169,8 @@ def _from(
     source: FileSource,
     function: str,
     paths: Sequence[Path],
-    options: dict[str, exp.Expression],
-    values: list[exp.Expression],
+    options: dict[str, exp.Expr],
+    values: Sequence[exp.Expr],
 ) -> str:
     """SELECT … FROM reader([files], option = …), with the file's path below its connection when asked."""
     if source.file_column:
@@ -180,5 +187,5 @@ def _except(source: FileSource) -> dict[str, Any]:
     return {"except_": [ident("_strandline_file")]} if source.file_column else {}
 
 
-def _struct(types: dict[str, str]) -> exp.Expression:
+def _struct(types: dict[str, str]) -> exp.Expr:
     return exp.Struct(expressions=[exp.PropertyEQ(this=ident(n), expression=lit(t)) for n, t in types.items()])

@@ -20,8 +20,7 @@ _SIMPLE = {
 
 def from_duckdb(type_: str) -> str:
     """`DECIMAL(12,2)[]` → `array<decimal(12,2)>`; what Spark has no word for is text."""
-    simple = _simple(type_)
-    return simple if simple else _nested(exp.DataType.build(type_, dialect="duckdb"))
+    return _simple(type_) or _nested(exp.DataType.build(type_, dialect="duckdb"))
 
 
 def _simple(type_: str) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from strandline.engine import delta_log
-from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource, Staged
+from strandline.engine.base import Engine, FileSource, Scan, Source, SqlSource, Staged
 from strandline.engine.local import delta, scans
 from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
@@ -34,29 +34,29 @@ class LocalWorkspace:
         self.connection = connection
         self._numbers = itertools.count(1)
         self._kept: list[object] = []  # Arrow objects that views refer to
+        self.files: list[FileSource] = []  # read lazily, so their faults appear anywhere
 
     def scan(self, source: Source) -> Scan:
-        with translated(self, getattr(source, "label", "")):
-            match source:
-                case SqlSource():
-                    name, rows = scans.sql(self, source)
-                    return Scan(self.relation(name), lambda: rows)
-                case FileSource():
-                    name = scans.files(self, source)
-                case LakeSource():
-                    name = scans.lake(self, source)
-            relation = self.relation(name)
+        with translated(source.label, self.files):
+            if isinstance(source, FileSource):
+                self.files.append(source)
+            if isinstance(source, SqlSource):
+                name, rows = scans.sql(self, source)
+                return Scan(self.relation(name), lambda: rows)
+            relation = self.relation(
+                scans.files(self, source) if isinstance(source, FileSource) else scans.lake(self, source)
+            )
             return Scan(relation, lambda: self._count(relation))
 
     def query(self, tree: exp.Query) -> Relation:
         name = self.fresh("v")
-        with translated(self, "query"):
+        with translated("query", self.files):
             self.run(f'CREATE TEMP VIEW "{name}" AS {render(tree, self.dialect)}')
             return self.relation(name)
 
-    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expression], keep: exp.Expression | None) -> Staged:
+    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
         name = self.fresh("staged")
-        with translated(self, "stage"):
+        with translated("stage", self.files):
             self.run(f'CREATE TEMP TABLE "{name}" AS {render(tree, self.dialect)}')
             relation = self.relation(name)
             measured = select(*(named(m, n) for n, m in measures.items())).from_(table(name))
@@ -65,7 +65,7 @@ class LocalWorkspace:
         return Staged(kept, dict(zip(measures, (int(v or 0) for v in values), strict=True)))
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
-        with translated(self, "fetch"):
+        with translated("fetch", self.files):
             # through Arrow: DuckDB's own conversion of timestamps would need pytz
             columns = [c.to_pylist() for c in self.arrow(tree).read_all().columns]
             return list(zip(*columns, strict=True))
@@ -91,7 +91,7 @@ class LocalWorkspace:
         delta.add_columns(table, add)
 
     def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
-        with translated(self, table.label):
+        with translated(table.label, self.files):
             return delta.apply(self, table, changes, token, record)
 
     # --- what scans and commits are made of ----------------------------------------------------------------
@@ -128,7 +128,7 @@ class LocalPlatform:
 
     @contextmanager
     def workspace(self, name: str) -> Iterator[Engine]:
-        with tempfile.TemporaryDirectory(prefix="strandline-") as folder:
+        with tempfile.TemporaryDirectory(prefix=f"strandline-{name}-") as folder:
             connection = duckdb.connect(str(Path(folder) / "workspace.duckdb"))
             try:
                 connection.execute("SET TimeZone = 'UTC'")
@@ -141,5 +141,3 @@ class LocalPlatform:
 
     def close(self) -> None:
         """Nothing was started."""
-
-

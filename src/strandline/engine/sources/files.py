@@ -27,7 +27,11 @@ def find(source: FileSource) -> list[Path]:
         found = sorted(p for p in root.glob(source.pattern) if p.is_file() and not _hidden(p.relative_to(root)))
     else:
         path = root / source.pattern
-        found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(root))) if path.is_dir() else [path]
+        found = (
+            sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(root)))
+            if path.is_dir()
+            else [path]
+        )
     for path in found:
         if not path.resolve().is_relative_to(root):
             raise ReadError(f"{source.label}: `{path.name}` is a link that leaves its connection's folder")

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy
@@ -23,7 +25,14 @@ from strandline.errors import EngineError, ReadError, SourceDown, StrandlineErro
 from strandline.plan.pushdown import pushable
 from strandline.sql.expr import case, cast, col, eq, ident, lit, named, select
 
-_GLOT = {"postgresql": "postgres", "sqlite": "sqlite", "mysql": "mysql", "mariadb": "mysql", "mssql": "tsql", "oracle": "oracle"}
+_GLOT = {
+    "postgresql": "postgres",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "mssql": "tsql",
+    "oracle": "oracle",
+}
 PART = "_strandline_part"
 
 
@@ -34,7 +43,7 @@ class WireColumn:
     name: str
     type: str
     wire: str
-    expression: exp.Expression
+    expression: exp.Expr
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ def plan_read(source: SqlSource, *, partitioned: bool) -> SqlRead:
     """Look at the table or query and write the statement that reads it."""
     with opened(source.endpoint) as connection:
         dialect = _GLOT.get(connection.dialect.name, "")
-        origin = _origin(connection, source, dialect)
+        origin = _origin(connection, source)
         every = _columns(connection, source, origin, dialect)
         wanted = {c.casefold() for c in source.columns or ()}
         columns = [c for c in every if c.name.casefold() in wanted] or every
@@ -66,12 +75,12 @@ def plan_read(source: SqlSource, *, partitioned: bool) -> SqlRead:
         return SqlRead(tree.sql(dialect=dialect), columns, bounds)
 
 
-def _pushed(source: SqlSource, columns: list[WireColumn]) -> list[exp.Expression]:
+def _pushed(source: SqlSource, columns: list[WireColumn]) -> list[exp.Expr]:
     """The filters that this database may apply for us, over its own columns."""
     types = {c.name.casefold(): c.type for c in columns}
     names = {c.name.casefold(): c.name for c in columns}
 
-    def bind(node: exp.Expression) -> exp.Expression:
+    def bind(node: exp.Expr) -> exp.Expr:
         return col(names[node.name.casefold()], "q") if isinstance(node, exp.Column) else node
 
     return [p.copy().transform(bind) for p in source.where if pushable(p, types)]
@@ -106,16 +115,15 @@ def _arguments(endpoint: SqlEndpoint) -> dict[str, Any]:
 
 
 def _open_sqlite(database: str, name: str) -> Any:
-    import os
     import sqlite3
-    from urllib.parse import quote
 
-    if not os.path.isfile(database):
+    file = Path(database)
+    if not file.is_file():
         raise ReadError(
-            f"connection `{name}`: there is no SQLite file {os.path.basename(database)}",
+            f"connection `{name}`: there is no SQLite file {file.name}",
             hint=f"looked for it at {database}; relative paths start at the folder of strandline.yaml",
         )
-    return sqlite3.connect(f"file:{quote(database)}?mode=ro", uri=True, timeout=30, check_same_thread=False)
+    return sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30, check_same_thread=False)
 
 
 def translate(error: SQLAlchemyError, endpoint: SqlEndpoint) -> StrandlineError:
@@ -133,7 +141,8 @@ def translate(error: SQLAlchemyError, endpoint: SqlEndpoint) -> StrandlineError:
             hint="check user: and the environment variable that password: refers to",
         )
     if isinstance(error, OperationalError) and re.search(
-        r"refused|timed? ?out|timeout|could not translate|unknown host|resolve|unreachable|closed|terminat|starting up", low
+        r"refused|timed? ?out|timeout|could not translate|unknown host|resolve|unreachable|closed|terminat|starting up",
+        low,
     ):
         return SourceDown(f"{where}: the database cannot be reached: {text}", hint="check that it runs, and url:")
     return ReadError(f"{where}: {text}", hint="the database itself said so; check the table, the query and its rights")
@@ -142,15 +151,14 @@ def translate(error: SQLAlchemyError, endpoint: SqlEndpoint) -> StrandlineError:
 # --- where the rows come from ------------------------------------------------------------------------------
 
 
-def _origin(connection: sqlalchemy.Connection, source: SqlSource, dialect: str) -> exp.Expression:
+def _origin(connection: sqlalchemy.Connection, source: SqlSource) -> exp.Expr:
     """The FROM of the statement, under the alias q."""
     if source.query is not None:
         text = source.query.strip().rstrip(";")
         _probe(connection, text)
-        raw = exp.Subquery(this=exp.Var(this=text), alias=exp.TableAlias(this=ident("q")))
-        return raw
+        return exp.Subquery(this=exp.Var(this=text), alias=exp.TableAlias(this=ident("q")))
     schema, name = _real_table(connection, source)
-    return exp.alias_(exp.Table(this=ident(name), db=ident(schema) if schema else None), ident("q"), table=True)
+    return exp.Table(this=ident(name), db=ident(schema) if schema else None, alias=exp.TableAlias(this=ident("q")))
 
 
 def _probe(connection: sqlalchemy.Connection, query: str) -> None:
@@ -184,11 +192,9 @@ def _real_table(connection: sqlalchemy.Connection, source: SqlSource) -> tuple[s
 # --- what the columns are ----------------------------------------------------------------------------------
 
 
-def _columns(
-    connection: sqlalchemy.Connection, source: SqlSource, origin: exp.Expression, dialect: str
-) -> list[WireColumn]:
+def _columns(connection: sqlalchemy.Connection, source: SqlSource, origin: exp.Expr, dialect: str) -> list[WireColumn]:
     if dialect == "sqlite":
-        return [_sqlite_column(n, t) for n, t in _sqlite_types(connection, source, origin)]
+        return [_sqlite_column(n, t) for n, t in _sqlite_types(connection, origin)]
     if dialect == "postgres":
         return _postgres_columns(connection, origin)
     if source.table is None:
@@ -201,9 +207,7 @@ def _columns(
     return [_generic_column(str(c["name"]), c["type"]) for c in found]
 
 
-def _sqlite_types(
-    connection: sqlalchemy.Connection, source: SqlSource, origin: exp.Expression
-) -> list[tuple[str, str]]:
+def _sqlite_types(connection: sqlalchemy.Connection, origin: exp.Expr) -> list[tuple[str, str]]:
     """Declared types; a query's columns keep those of the tables they come from."""
     body = select(exp.Star()).from_(origin).sql(dialect="sqlite")
     connection.exec_driver_sql("DROP VIEW IF EXISTS temp._strandline_probe")
@@ -234,7 +238,7 @@ def _sqlite_column(name: str, declared: str) -> WireColumn:
     value = col(name, "q")
     if type_ == "binary":
         return WireColumn(name, type_, "binary", value)
-    text: exp.Expression = exp.Cast(this=value, to=exp.DataType.build("text"))
+    text: exp.Expr = exp.Cast(this=value, to=exp.DataType.build("text"))
     if type_ == "double":  # CAST keeps 15 digits only
         exact = exp.Anonymous(this="printf", expressions=[lit("%!.17g"), value.copy()])
         kind = exp.Anonymous(this="typeof", expressions=[value.copy()])
@@ -266,10 +270,10 @@ _POSTGRES_TYPES = {
 }  # fmt: skip
 
 
-def _postgres_columns(connection: sqlalchemy.Connection, origin: exp.Expression) -> list[WireColumn]:
+def _postgres_columns(connection: sqlalchemy.Connection, origin: exp.Expr) -> list[WireColumn]:
     probe = select(exp.Star()).from_(origin).where(exp.false()).sql(dialect="postgres")
     with connection.exec_driver_sql(probe) as result:
-        description = result.cursor.description if result.cursor else []
+        description: Any = result.cursor.description  # psycopg's columns know their type and its precision
     return [_postgres_column(d.name, d.type_code, d.precision, d.scale) for d in description]
 
 
@@ -279,10 +283,11 @@ def _postgres_column(name: str, oid: int, precision: int | None, scale: int | No
         bounded = precision is not None and precision <= 38
         type_ = f"decimal({precision},{scale or 0})" if bounded else "decimal(38,18)"
         return WireColumn(name, type_, type_, value if bounded else cast(value, type_))
-    type_ = _POSTGRES_TYPES.get(oid)
-    if type_ is None or oid in (26, 1042):  # uuid, json, arrays, enums, …: their text
-        type_ = type_ or "string"
-        return WireColumn(name, type_, type_, exp.Cast(this=value, to=exp.DataType.build("bigint" if oid == 26 else "text")))
+    type_ = _POSTGRES_TYPES.get(oid, "string")
+    if oid not in _POSTGRES_TYPES or oid in (26, 1042):  # uuid, json, arrays, enums, …: their text
+        return WireColumn(
+            name, type_, type_, exp.Cast(this=value, to=exp.DataType.build("bigint" if oid == 26 else "text"))
+        )
     return WireColumn(name, type_, type_, value)
 
 
@@ -315,9 +320,7 @@ def _find(name: str, known: list[str], source: SqlSource) -> str:
     return found
 
 
-def _bounds(
-    connection: sqlalchemy.Connection, origin: exp.Expression, column: str, parts: int, dialect: str
-) -> list[str]:
+def _bounds(connection: sqlalchemy.Connection, origin: exp.Expr, column: str, parts: int, dialect: str) -> list[str]:
     """Predicates that split a numeric, date or timestamp column into even ranges; together they cover every row."""
     from datetime import date, datetime
     from decimal import Decimal
@@ -340,7 +343,7 @@ def _bounds(
     return _ranges([_cut(c) for c in cuts], dialect)
 
 
-def _cut(value: Any) -> exp.Expression:
+def _cut(value: Any) -> exp.Expr:
     from datetime import date, datetime
 
     if isinstance(value, datetime):
@@ -348,12 +351,9 @@ def _cut(value: Any) -> exp.Expression:
     return lit(value.isoformat()) if isinstance(value, date) else exp.Literal.number(str(value))
 
 
-def _ranges(cuts: list[exp.Expression], dialect: str) -> list[str]:
+def _ranges(cuts: list[exp.Expr], dialect: str) -> list[str]:
     part = col(PART)
     first = exp.or_(exp.LT(this=part, expression=cuts[0]), exp.Is(this=part, expression=exp.null()))
-    middle = [
-        exp.and_(exp.GTE(this=part, expression=a), exp.LT(this=part, expression=b))
-        for a, b in zip(cuts, cuts[1:], strict=False)
-    ]
+    middle = [exp.and_(exp.GTE(this=part, expression=a), exp.LT(this=part, expression=b)) for a, b in pairwise(cuts)]
     last = exp.GTE(this=part, expression=cuts[-1])
     return [tree.sql(dialect=dialect) for tree in (first, *middle, last)]

@@ -55,7 +55,9 @@ def _token(session: SparkSession, token: Token, text: str) -> Iterator[None]:
 def _marked(rows: DataFrame, changes: ChangeSet) -> DataFrame:
     """The rows with their system columns marked as such, for the schema of a new table."""
     marks = {s: {delta_log.SYSTEM: "true"} for s in changes.system}
-    return rows.select(*(f.col(_tick(c)).alias(c, metadata=marks[c]) if c in marks else f.col(_tick(c)) for c in rows.columns))
+    return rows.select(
+        *(f.col(_tick(c)).alias(c, metadata=marks[c]) if c in marks else f.col(_tick(c)) for c in rows.columns)
+    )
 
 
 def _merge(target: Table, changes: ChangeSet) -> exp.Merge:

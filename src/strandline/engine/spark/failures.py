@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
-from strandline.engine.base import FileSource, Source
-from strandline.engine.faults import raise_fault
-from strandline.engine.sources.files import find, first_bad_line
-from strandline.errors import CommitConflict, NodeError, ReadError, SourceDown, StrandlineError, TransformError, UnknownColumn
+from strandline.engine.base import FileSource
+from strandline.engine.faults import raise_fault, unreadable
+from strandline.errors import (
+    CommitConflict,
+    NodeError,
+    ReadError,
+    SourceDown,
+    StrandlineError,
+    TransformError,
+    UnknownColumn,
+)
 
 _CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_CONCURRENT|ProtocolChangedException|DELTA_PROTOCOL_CHANGED")
-_DOWN = re.compile(r"(?i)connection .*refused|connect timed out|UnknownHostException|connection attempt failed|connection has been closed")
+_DOWN = re.compile(
+    r"(?i)connection .*refused|connect timed out|UnknownHostException|connection attempt failed"
+    r"|connection has been closed"
+)
 _MALFORMED = re.compile(r"MALFORMED_RECORD|FAILED_READ_FILE|MalformedInputException|TextParsingException")
 
 
 @contextmanager
-def translated(where: str, source: Source | None = None) -> Iterator[None]:
+def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
     """Run something on Spark; what it says when it fails becomes one of our errors."""
     try:
         yield
@@ -29,7 +39,7 @@ def translated(where: str, source: Source | None = None) -> Iterator[None]:
     except (PySparkException, Py4JError) as e:
         text = _text(e)
         raise_fault(text)
-        raise _translate(e, text, where, source) from e
+        raise _translate(e, text, where, files) from e
 
 
 def _text(error: Exception) -> str:
@@ -37,7 +47,7 @@ def _text(error: Exception) -> str:
     return f"{error}\n{java.toString()}" if java is not None else str(error)
 
 
-def _translate(error: Exception, text: str, where: str, source: Source | None) -> NodeError:
+def _translate(error: Exception, text: str, where: str, files: Sequence[FileSource]) -> NodeError:
     if isinstance(error, AnalysisException) and "UNRESOLVED_COLUMN" in text:
         name = re.search(r"with name (\S+?) cannot be resolved", text)
         known = re.search(r"\[([^\]]*)\]\. SQLSTATE", text)
@@ -46,21 +56,14 @@ def _translate(error: Exception, text: str, where: str, source: Source | None) -
     if _CONFLICT.search(text):
         return CommitConflict(f"{where}: somebody else committed at the same moment", hint="run again")
     if _DOWN.search(text):
-        return SourceDown(f"{where}: the database cannot be reached: {_first(text)}", hint="check that it runs, and url:")
-    if isinstance(source, FileSource) or _MALFORMED.search(text):
-        return _unreadable(text, where, source)
+        return SourceDown(
+            f"{where}: the database cannot be reached: {_first(text)}", hint="check that it runs, and url:"
+        )
+    if _MALFORMED.search(text):
+        return unreadable(files) or ReadError(f"{where}: {_first(text)}")
     if "ClassNotFoundException" in text and "river" in text:
         return ReadError(f"{where}: Spark has no JDBC driver for this database", hint="add it under spark: packages:")
     return TransformError(f"{where}: {_first(text)}", hint="Spark said so; see .strandline/spark.log")
-
-
-def _unreadable(text: str, where: str, source: Source | None) -> ReadError:
-    if isinstance(source, FileSource) and source.format == "csv":
-        bad = first_bad_line(find(source), source)
-        if bad:
-            path, line, reason = bad
-            return ReadError(f"{path.name}, line {line}: unreadable CSV: {reason}", hint="correct the line, or its quotes")
-    return ReadError(f"{where}: {_first(text)}")
 
 
 def _first(text: str) -> str:

@@ -39,7 +39,9 @@ def resolve(packages: Sequence[str] = PACKAGES) -> list[str]:
     _fetch(packages, folder)
     jars = [str(p) for p in _missing_from_spark(sorted((folder / "ivy" / "jars").glob("*.jar")))]
     if not jars:
-        raise EngineError("the jars that Spark needs could not be found after they were fetched", hint=f"remove {folder}")
+        raise EngineError(
+            "the jars that Spark needs could not be found after they were fetched", hint=f"remove {folder}"
+        )
     listing.write_text("\n".join(jars))
     return jars
 
@@ -58,7 +60,11 @@ def _fetch(packages: Sequence[str], folder: Path) -> None:
         env = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
         done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)  # noqa: S603
     if done.returncode != 0:
-        lines = [line.strip() for line in done.stderr.splitlines() if re.search("(?i)error|not found|exception|unresolved", line)]
+        lines = [
+            line.strip()
+            for line in done.stderr.splitlines()
+            if re.search("(?i)error|not found|exception|unresolved", line)
+        ]
         raise EngineError(
             f"the jars for Delta Lake could not be fetched: {lines[0] if lines else done.stderr.strip()[-300:]}",
             hint="a Maven repository must be reachable the first time; later runs need no network",

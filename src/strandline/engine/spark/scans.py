@@ -25,7 +25,7 @@ _FETCH_SIZE = "10000"
 def sql(session: SparkSession, source: SqlSource) -> Counted:
     """A database read through JDBC: bounded memory by its fetch size, parallel where bounds are given."""
     read = sql_sources.plan_read(source, partitioned=True)
-    jdbc = source.endpoint.jdbc
+    jdbc = source.endpoint.jdbc()
     options = {
         "url": jdbc.url,
         "user": jdbc.user,
@@ -54,8 +54,8 @@ def lake(session: SparkSession, source: LakeSource) -> Counted:
 
 def _logged_rows(source: LakeSource) -> int | None:
     actions = DeltaTable(source.table.location, version=source.version).get_add_actions(flatten=True)
-    counts = actions.column("num_records").to_pylist() if actions.num_rows else []
-    return None if any(c is None for c in counts) else sum(counts)
+    counts = list(actions.column("num_records").to_pylist()) if actions.num_rows else []
+    return None if None in counts else sum(c or 0 for c in counts)
 
 
 def files(session: SparkSession, source: FileSource) -> Counted:
@@ -94,7 +94,7 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
     return _counted(reduce(lambda a, b: a.unionByName(b), frames))
 
 
-def _null_if(text: exp.Expression, null_value: str | None) -> exp.Expression:
+def _null_if(text: exp.Expr, null_value: str | None) -> exp.Expr:
     return text if null_value is None else exp.Nullif(this=text, expression=lit(null_value))
 
 
@@ -118,7 +118,9 @@ def _file_column(source: FileSource) -> list[SparkColumn]:
     """The file's path below its connection."""
     if not source.file_column:
         return []
-    path = f.regexp_replace(f.col("_metadata.file_path"), "^file:/+", "/")
+    # Spark percent-encodes some characters of the path, but a plus sign stands for itself
+    escaped = f.replace(f.col("_metadata.file_path"), f.lit("+"), f.lit("%2B"))
+    path = f.regexp_replace(f.url_decode(escaped), "^file:/+", "/")
     start = len(str(source.root.resolve())) + 2
     return [path.substr(f.lit(start), f.length(path)).alias(source.file_column)]
 
@@ -131,5 +133,3 @@ def _counted(frame: DataFrame) -> Counted:
 
 def _tick(name: str) -> str:
     return name.replace("`", "``")
-
-

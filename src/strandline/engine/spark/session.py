@@ -70,7 +70,11 @@ class SparkPlatform:
         """Settings made in the user's own session: a new session would not have them."""
         if self.owned:
             return {}
-        return {k: v for k, v in dict(self.session.conf.getAll).items() if k.startswith("spark.sql.") and self.session.conf.isModifiable(k)}
+        return {
+            k: v
+            for k, v in dict(self.session.conf.getAll).items()
+            if k.startswith("spark.sql.") and self.session.conf.isModifiable(k)
+        }
 
     def close(self) -> None:
         """Stop the session if it is ours."""

@@ -31,25 +31,30 @@ class SparkWorkspace:
         self.session = session
         self.staging = staging
         self._numbers = itertools.count(1)
+        self.files: list[FileSource] = []  # read lazily, so their faults appear anywhere
 
     def scan(self, source: Source) -> Scan:
-        with translated(source.label, source):
-            match source:
-                case SqlSource():
-                    frame, rows = scans.sql(self.session, source)
-                case FileSource():
-                    frame, rows = scans.files(self.session, source)
-                case LakeSource():
-                    frame, rows = scans.lake(self.session, source)
+        with translated(source.label, self.files):
+            frame, rows = self._open(source)
             return Scan(self.relation(frame), rows)
 
+    def _open(self, source: Source) -> scans.Counted:
+        match source:
+            case SqlSource():
+                return scans.sql(self.session, source)
+            case FileSource():
+                self.files.append(source)
+                return scans.files(self.session, source)
+            case LakeSource():
+                return scans.lake(self.session, source)
+
     def query(self, tree: exp.Query) -> Relation:
-        with translated("query"):
+        with translated("query", self.files):
             return self.relation(self.session.sql(render(tree, self.dialect)))
 
-    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expression], keep: exp.Expression | None) -> Staged:
+    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
         """Write the rows to files of this batch; the counts are observed on the way, in the same job."""
-        with translated("stage"):
+        with translated("stage", self.files):
             frame = self.session.sql(render(tree, self.dialect))
             seen = Observation()
             frame = frame.observe(seen, *(f.expr(render(m, self.dialect)).alias(n) for n, m in measures.items()))
@@ -62,13 +67,13 @@ class SparkWorkspace:
             return Staged(self.relation(staged), counted)
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
-        with translated("fetch"):
+        with translated("fetch", self.files):
             # through Arrow: rows collected as Python objects would carry the local time zone
             columns = [c.to_pylist() for c in self.session.sql(render(tree, self.dialect)).toArrow().columns]
             return list(zip(*columns, strict=True))
 
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
-        with translated("python step"):
+        with translated("python step", self.files):
             result = function(self.session.table(rows.name))
             if not isinstance(result, DataFrame):
                 raise TransformError(
@@ -81,11 +86,11 @@ class SparkWorkspace:
         return delta_log.describe(table, app_id)
 
     def alter(self, table: Table, add: Sequence[Column]) -> None:
-        with translated(table.label):
+        with translated(table.label, self.files):
             delta.add_columns(self.session, table, add)
 
     def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
-        with translated(table.label):
+        with translated(table.label, self.files):
             return delta.apply(self.session, table, changes, token, record)
 
     def relation(self, frame: DataFrame) -> Relation:

@@ -1,0 +1,145 @@
+"""`status` and `history`: what the control tables say."""
+
+from __future__ import annotations
+
+import json as json_
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.options import HERE, Debug, Json, ProjectDir, Quiet
+from strandline.cli.talk import Talk
+from strandline.cli.text import COLOURS, SIGNS, count, indented, instant, plural, table
+from strandline.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from strandline.control.ledger import ControlRow, RunRow
+    from strandline.project import StrandlineProject
+
+_EVERY = 2**62
+_MEANING = {
+    "RUNNING": "at work now, or killed before it could say so; the next run looks into the table and finishes "
+    "the record or does the batch again",
+    "FAILED": "nothing of this batch was written; the next run does it again",
+}
+_SIGNS = {"SUCCESS": "success", "FAILED": "failed", "RUNNING": "held"}
+
+
+def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> int:
+    """Show how each node stands, and what to make of it."""
+    with Talk(json, quiet, debug).guard() as talk:
+        project = talk.load(project_dir)
+        nodes = _states(project)
+        rows = [
+            (n["name"], n["status"].lower() if n["status"] else "never ran", n["batch"] or "–", instant(n["updated_at"]),
+             count(n["rows_read"]), count(n["rows_written"]))
+            for n in nodes
+        ]  # fmt: skip
+        headers = ("node", "status", "batch", "since", "read", "written")
+        head, *lines = table(
+            headers, [tuple(map(str, r)) for r in rows], right=(2, 4, 5), flexible=(0,), width=talk.width
+        )
+        talk.say(talk.paint(head, "dim"))
+        for node, line in zip(nodes, lines, strict=True):
+            trouble = node["status"] == "FAILED"
+            (talk.insist if trouble else talk.say)(
+                talk.paint(line, COLOURS[_SIGNS[node["status"]]]) if trouble else line
+            )
+            for note in _notes(node):
+                for text in indented(note, talk.width):
+                    (talk.insist if trouble else talk.say)(text)
+        talk.data({"project": project.config.config.project, "nodes": nodes})
+        return 0
+
+
+def _states(project: StrandlineProject) -> list[dict[str, Any]]:
+    """The state of each node of the project in order, then of those that the records still know."""
+    rows: dict[str, list[ControlRow]] = {}
+    for row in project.store.all_control():
+        rows.setdefault(row.node, []).append(row)
+    gone = sorted(rows.keys() - set(project.graph.order))
+    return [_state(name, rows.get(name, []), known=name not in gone) for name in (*project.graph.order, *gone)]
+
+
+def _state(name: str, rows: Sequence[ControlRow], *, known: bool) -> dict[str, Any]:
+    # A node has one row per source it ever read; the newest batch is its state.
+    newest = max(rows, key=lambda r: r.updated_at, default=None)
+    current = sorted((r for r in rows if newest and r.batch_id == newest.batch_id), key=lambda r: r.source_table)
+    return {
+        "name": name,
+        "in_project": known,
+        "status": newest.batch_status if newest else None,
+        "meaning": _MEANING.get(newest.batch_status) if newest else None,
+        "batch": int(newest.batch_id.rpartition("/")[2]) if newest else None,
+        "target": newest.target_table if newest else None,
+        "started_at": newest.batch_started_at if newest else None,
+        "completed_at": newest.batch_completed_at if newest else None,
+        "updated_at": newest.updated_at if newest else None,
+        "rows_read": newest.rows_read if newest else None,
+        "rows_written": newest.rows_written if newest else None,
+        "error": newest.error_message if newest else None,
+        "sources": [{"table": r.source_table, "version": r.last_processed_version} for r in current],
+    }
+
+
+def _notes(node: dict[str, Any]) -> list[str]:
+    notes = [node["error"], node["meaning"], None if node["in_project"] else "no longer in the project"]
+    return [n for n in notes if n]
+
+
+def history(
+    project_dir: ProjectDir = HERE,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many batches.")] = 20,
+    node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Of this node only.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """List the newest batches, the newest first."""
+    with Talk(json, quiet, debug).guard() as talk:
+        project = talk.load(project_dir)
+        every = project.store.runs(_EVERY)
+        found = [r for r in every if node in (None, r.node)]
+        if node is not None and not found:
+            _refuse_unknown(node, {*project.graph.order, *(r.node for r in every)})
+        _print_batches(talk, found[:limit])
+        if not found:
+            talk.say("no batch yet: `strandline run` makes the first")
+        elif len(found) > limit:
+            talk.say(f"the newest {limit:,} of {plural(len(found), 'batch', 'batches')}; --limit shows more")
+        talk.data({"batches": [_batch(r) for r in found[:limit]]})
+        return 0
+
+
+def _refuse_unknown(node: str, known: set[str]) -> None:
+    if node not in known:
+        raise UsageError(
+            f"--node: nothing is called `{node}`",
+            hint=did_you_mean(node, known) or f"there are: {', '.join(sorted(known))}",
+        )
+
+
+def _print_batches(talk: Talk, batches: Sequence[RunRow]) -> None:
+    rows = [
+        (SIGNS.get(r.status, "?"), instant(r.started_at), r.node, str(r.batch), count(r.rows_read), count(r.inserted),
+         count(r.updated), count(r.deleted), f"{r.seconds:.2f}")
+        for r in batches
+    ]  # fmt: skip
+    headers = ("", "started", "node", "#", "read", "insert", "update", "delete", "sec")
+    head, *lines = table(headers, rows, right=range(3, 9), flexible=(2,), width=talk.width)
+    if batches:
+        talk.say(talk.paint(head, "dim"))
+    for batch, line in zip(batches, lines, strict=True):
+        say = talk.insist if batch.status == "failed" else talk.say
+        say(talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:])
+        for text in indented(batch.error, talk.width) if batch.error else []:
+            say(text)
+
+
+def _batch(row: RunRow) -> dict[str, Any]:
+    """A batch as recorded; the parts that are stored as JSON are opened."""
+    values = dict(vars(row))
+    for key in ("coverage", "warnings"):
+        values[key] = json_.loads(values[key]) if values[key] else None
+    return values

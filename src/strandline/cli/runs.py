@@ -1,0 +1,78 @@
+"""`plan` and `run`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet, Select, Threads
+from strandline.cli.talk import Talk
+from strandline.cli.text import duration, plural
+
+if TYPE_CHECKING:
+    from strandline.project import StrandlineProject
+    from strandline.result import PlanResult
+
+
+def plan(
+    project_dir: ProjectDir = HERE,
+    select: Select = None,
+    engine: Engine = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Show what a run would do, row counts per node; write nothing."""
+    with Talk(json, quiet, debug).guard() as talk:
+        from strandline.cli.progress import Progress
+
+        project = talk.load(project_dir, engine)
+        chosen = project.graph.select(select or [])
+        with Progress(talk, chosen, starting=starting(project)) as progress:
+            result = project.plan(select, observer=progress)
+        talk.say(f"\n{_foreseen(result)}")
+        talk.data(result.as_dict())
+        return result.exit_code
+
+
+def run(
+    project_dir: ProjectDir = HERE,
+    select: Select = None,
+    threads: Threads = 4,
+    engine: Engine = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Run the nodes: read, transform, write what changed."""
+    with Talk(json, quiet, debug).guard() as talk:
+        from strandline.cli.progress import Progress, summary
+
+        project = talk.load(project_dir, engine)
+        chosen = project.graph.select(select or [])
+        began = time.monotonic()
+        with Progress(talk, chosen, starting=starting(project)) as progress:
+            result = project.run(select, threads=threads, observer=progress)
+        nodes, rows = summary(result.nodes)
+        talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
+        talk.say(f"rows: {rows}")
+        talk.say(talk.paint(f"run {result.run_id}", "dim"))
+        talk.data(result.as_dict())
+        return result.exit_code
+
+
+def starting(project: StrandlineProject) -> str | None:
+    """What to say while the engine starts; the one in process is there at once."""
+    return "starting Spark" if project.engine_name == "spark" else None
+
+
+def _foreseen(result: PlanResult) -> str:
+    """What the run would do in one sentence, and that nothing was done."""
+    touched = [n for n in result.nodes if n.inserted or n.updated or n.deleted]
+    failed = [n for n in result.nodes if n.status in ("failed", "skipped")]
+    inserted, updated, deleted = (sum(getattr(n, verb) for n in touched) for verb in ("inserted", "updated", "deleted"))
+    would = f"A run would insert {inserted:,}, update {updated:,} and delete {deleted:,} rows"
+    would += f" in {len(touched):,} of {plural(len(result.nodes), 'node')}."
+    if failed:
+        would += f" {plural(len(failed), 'node')} could not be planned."
+    return f"{would} Nothing was written."

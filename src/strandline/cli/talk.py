@@ -1,0 +1,211 @@
+"""Where words and data go: data to stdout, talk to stdout or, beside data, to stderr; errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+import typer
+
+from strandline.cli.text import clean, indented
+from strandline.errors import ConfigError, StrandlineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from strandline.project import StrandlineProject
+
+DATA = {"fd": 1}
+"""Where data goes now: an interrupted command must still end in valid JSON."""
+
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
+
+
+@dataclass
+class Talk:
+    """How one command speaks."""
+
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+    _out: IO[str] | None = field(default=None, repr=False)  # where data goes, when stdout itself is kept clean
+    _secrets: list[str] = field(default_factory=list, repr=False)
+
+    # --- saying -------------------------------------------------------------------------------------------
+
+    @property
+    def stream(self) -> IO[str]:
+        """Where talk goes."""
+        return sys.stderr if self.json else sys.stdout
+
+    @property
+    def terminal(self) -> bool:
+        """Is somebody looking at the talk as it comes?"""
+        return self.stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    @property
+    def width(self) -> int | None:
+        """The width of the terminal; None when there is none, and nothing needs to fit."""
+        return shutil.get_terminal_size().columns if self.terminal else None
+
+    def paint(self, text: str, *styles: str, stream: IO[str] | None = None) -> str:
+        """Coloured text on a terminal, unless NO_COLOR is set; plain text otherwise."""
+        target = stream or self.stream
+        if not styles or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not target.isatty():
+            return text
+        return "".join(f"\x1b[{_CODES[s]}m" for s in styles) + text + "\x1b[0m"
+
+    def say(self, text: str = "") -> None:
+        """A line of talk, unless nobody wants to hear it."""
+        if not self.quiet:
+            write(self.stream, text)
+
+    def insist(self, text: str) -> None:
+        """A line of talk that even `--quiet` lets through."""
+        write(self.stream, text)
+
+    def data(self, value: Any) -> None:
+        """The answer as JSON; only with `--json`."""
+        if self.json:
+            text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
+            write(self._out or sys.stdout, text)
+
+    # --- a command from its start to its end -----------------------------------------------------------------
+
+    @contextmanager
+    def guard(self) -> Iterator[Talk]:
+        """Turns whatever goes wrong inside into words, JSON and an exit code."""
+        with self._clean_stdout():
+            try:
+                yield self
+            except StrandlineError as e:
+                self._trace()
+                self.error(e.as_dict(), e.problems if isinstance(e, ConfigError) else ())
+                raise typer.Exit(e.exit_code) from None
+            except (typer.Exit, typer.Abort):
+                raise
+            except OSError as e:
+                self._trace()
+                where = f": {e.filename}" if e.filename else ""
+                self.error(_facts("system", f"{e.strerror or e}{where}", None))
+                raise typer.Exit(1) from None
+            except Exception as e:  # noqa: BLE001 – the last fence: a bug is one line, not a screenful
+                self._trace()
+                lines = str(e).strip().splitlines()
+                message = f"internal error: {type(e).__name__}: {lines[0] if lines else 'no message'}"
+                self.error(_facts("internal", message, None if self.debug else "run again with --debug"))
+                raise typer.Exit(1) from None
+
+    def load(self, path: Path, engine: str | None = None) -> StrandlineProject:
+        """The project, whose secrets are never said from here on."""
+        from strandline.config.resolve import secret_values
+        from strandline.project import load
+
+        project = load(path, engine=engine)
+        self._secrets = secret_values(project.config.config)
+        return project
+
+    def error(self, facts: dict[str, Any], problems: Any = ()) -> None:
+        """An error of the whole command: words to stderr and, with `--json`, facts to stdout."""
+        facts = {k: self._redacted(v) for k, v in facts.items()}
+        if facts["code"] == "internal" and facts["hint"]:
+            write(sys.stderr, self._red(f"{facts['message']}, {facts['hint']}"))
+        elif problems:
+            self._problems([self._redacted(str(p)) for p in problems])
+        else:
+            write(sys.stderr, self._red("error: ") + clean(str(facts["message"])))
+            if facts["hint"]:
+                write(sys.stderr, f"    → {clean(str(facts['hint']))}")
+        self.data({"error": facts})
+
+    def _problems(self, problems: list[str]) -> None:
+        for problem in problems:
+            first, *rest = clean(problem).splitlines()
+            write(sys.stderr, self._red("error: ") + first)
+            for line in rest:
+                write(sys.stderr, line)
+        if len(problems) > 1:
+            write(sys.stderr, f"{len(problems)} mistakes")
+
+    def _red(self, text: str) -> str:
+        return self.paint(clean(text), "red", stream=sys.stderr)
+
+    def _redacted(self, value: Any) -> Any:
+        if not self._secrets or not isinstance(value, str):
+            return value
+        from strandline.config.resolve import redact
+
+        return redact(value, self._secrets)
+
+    def _trace(self) -> None:
+        if self.debug:
+            import traceback
+
+            write(sys.stderr, self._redacted(traceback.format_exc()).rstrip())
+
+    @contextmanager
+    def _clean_stdout(self) -> Iterator[None]:
+        """With `--json`, what a user's function or a JVM prints to stdout goes to stderr, so that data stays data."""
+        if not self.json:
+            yield
+            return
+        try:
+            own = sys.stdout.fileno() == 1
+        except (OSError, ValueError):  # somebody captures stdout
+            own = False
+        saved = os.dup(1) if own else None
+        self._out = (
+            sys.stdout if saved is None else os.fdopen(saved, "w", encoding=sys.stdout.encoding, errors="replace")
+        )
+        try:
+            if saved is not None:
+                os.dup2(2, 1)
+                DATA["fd"] = saved
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            if saved is not None:
+                os.dup2(saved, 1)
+                DATA["fd"] = 1
+                with suppress(OSError):  # whoever read our data has left
+                    self._out.close()
+            self._out = None
+
+
+def write(stream: IO[str], text: str) -> None:
+    """Print a line now; a reader that has left (`| head`) is not an error, and nothing more is said to it."""
+    try:
+        stream.write(text + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):
+            silence(stream)
+
+
+def silence(stream: IO[str]) -> None:
+    """Lead a stream to nowhere, so that the interpreter's last flush does not fail either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def node_error(facts: dict[str, Any], width: int | None) -> list[str]:
+    """A node's error: where and what, then what to do."""
+    where = f"{facts['file']}:{facts['line']}: " if facts.get("file") and facts.get("line") else ""
+    lines = indented(where + str(facts.get("message", "")), width)
+    return lines + (indented(f"→ {facts['hint']}", width) if facts.get("hint") else [])
+
+
+def _facts(code: str, message: str, hint: str | None) -> dict[str, Any]:
+    return {"code": code, "message": message, "file": None, "line": None, "hint": hint}
+
+
+def _plain(value: Any) -> Any:
+    """Values that JSON lacks: times as ISO 8601, the rest as their text."""
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,64 @@
+"""The engines as one fixture: whatever takes `platform` runs on each of them, the quick one first."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from strandline.engine.base import Platform
+from strandline.engine.local.workspace import LocalPlatform
+from strandline.testing.projects import make_project
+
+SPARK = importlib.util.find_spec("strandline.engine.spark.session") is not None
+ENGINES = ["pandas", *([pytest.param("spark", marks=pytest.mark.spark)] if SPARK else [])]
+
+# The same examples on every run, so that a red test stays red; `soak` looks for new ones.
+_COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("ci", derandomize=True, database=None, print_blob=False, **_COMMON)
+settings.register_profile("soak", **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on Spark come last: what can fail in a second should not wait for minutes."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+
+
+@pytest.fixture(params=ENGINES)
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def platform(engine_name: str, request: pytest.FixtureRequest) -> Platform:
+    return request.getfixturevalue(f"{engine_name}_platform")
+
+
+@pytest.fixture(scope="session")
+def pandas_platform() -> Platform:
+    return LocalPlatform()
+
+
+@pytest.fixture(scope="session")
+def spark_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One Spark session for all tests."""
+    from strandline.engine.spark.session import SparkPlatform
+
+    folder = tmp_path_factory.mktemp("spark")
+    config = {"master": "local[2]", "config": {"spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False}}
+    platform = SparkPlatform.start(make_project(folder, [], engine="spark", spark=config).config)
+    yield platform
+    platform.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A real PostgreSQL of our own, on loopback, for all tests that ask."""
+    from tests.postgres import postgres
+
+    with postgres() as url:
+        yield url

@@ -1,0 +1,101 @@
+"""One node on one engine: put a batch in, look at the table."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis.strategies import SearchStrategy
+
+from strandline.batch import Job
+from strandline.control.ledger import ControlRow, RunRow
+from strandline.engine.base import Platform
+from strandline.result import NodeResult
+from strandline.run import Runner
+from strandline.testing.frames import read_table, write_parquet
+from strandline.testing.oracle import Frame
+from strandline.testing.projects import make_project
+from strandline.types import Clock
+
+EXAMPLES = {"pandas": 100, "spark": 8}
+
+
+def for_all(
+    engine_name: str, cases: SearchStrategy[Any], share: float = 1.0
+) -> Callable[[Callable[[Any], None]], None]:
+    """Check a property now: with many examples in process, with few on Spark, where each costs seconds."""
+    factor = float(os.environ.get("STRANDLINE_EXAMPLES", "1"))
+
+    def check(holds: Callable[[Any], None]) -> None:
+        examples = max(2, round(EXAMPLES[engine_name] * share * factor))
+        settings(max_examples=examples)(given(cases)(holds))()
+
+    return check
+
+
+class MemoryStore:
+    """The ledger in memory: what these tests are about is the table."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], ControlRow] = {}
+
+    def control(self, node: str) -> list[ControlRow]:
+        return [r for r in self.rows.values() if r.node == node]
+
+    def put(self, rows: Sequence[ControlRow]) -> None:
+        self.rows.update({(r.target_table, r.source_table): r for r in rows})
+
+    def log(self, row: RunRow) -> None:
+        """Nobody asks."""
+
+    def runs(self, limit: int) -> list[RunRow]:
+        return []
+
+
+class Lab:
+    """A project of one node: files in, table `t` out."""
+
+    def __init__(self, folder: Path, platform: Platform, write: Mapping[str, Any], **node: Any) -> None:
+        self.folder, self.platform = folder, platform
+        read = {"connection": "files", "path": "batch*.parquet"}
+        write = {"connection": "lake", "table": "t", **write}
+        self.project = make_project(folder, [{"name": "n", "read": read, "write": write, **node}])
+        self.store, self._numbers = MemoryStore(), itertools.count(1)
+        self.clock = Clock(datetime(2024, 10, 27, 0, 30, 0, 1, tzinfo=UTC))
+
+    def run(self, batch: Frame) -> NodeResult:
+        """One batch; raises what goes wrong."""
+        number = next(self._numbers)
+        for old in (self.folder / "landing").glob("batch*"):
+            old.unlink()
+        self.file = f"batch{number}.parquet"
+        write_parquet(self.folder / "landing" / self.file, batch)
+        return self.again()
+
+    def again(self) -> NodeResult:
+        """The same batch once more, an hour later."""
+        self.clock = Clock(self.clock.now + timedelta(hours=1))
+        job = Job(self.project.config, self.project.config.config.nodes[0], self.clock)
+        with self.platform.workspace("n") as engine:
+            return Runner(self.store, f"run{next(self._numbers)}").run(job, engine)
+
+    def table(self) -> Frame:
+        return read_table(self.folder / "lake" / "t")
+
+
+@contextmanager
+def lab(platform: Platform, write: Mapping[str, Any], **node: Any) -> Iterator[Lab]:
+    """A lab in a folder of its own, gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="strandline-lab-"))
+    try:
+        yield Lab(folder, platform, write, **node)
+    finally:
+        shutil.rmtree(folder)

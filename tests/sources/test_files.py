@@ -1,0 +1,121 @@
+"""CSV, JSON and Parquet: NULL is not '', columns go by their names, and bad lines are named."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from strandline.errors import CastError, ReadError
+from strandline.testing.frames import read_table
+from strandline.testing.projects import make_project
+
+
+def land(tmp_path, **files):
+    for name, content in files.items():
+        path = tmp_path / "landing" / name.replace("__", "/").replace("_csv", ".csv").replace("_json", ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def run(tmp_path, platform, read, **write):
+    node = {
+        "name": "n",
+        "read": {"connection": "files", **read},
+        "write": {"connection": "lake", "table": "t", "mode": "overwrite", **write},
+    }
+    make_project(tmp_path, [node]).run(platform=platform, check=True)
+    return read_table(tmp_path / "lake" / "t")
+
+
+def rows(table, *names):
+    return sorted((tuple(r[n] for n in names) for r in table.rows), key=repr)
+
+
+def test_null_is_not_the_empty_string(tmp_path, platform):
+    land(tmp_path, a_csv='id,name\n1,""\n2,\n3,"a ""quoted"", b"\n4," x "\n5,"two\nlines"\n6,back\\slash\n')
+    table = run(tmp_path, platform, {"path": "a.csv"})
+    assert rows(table, "id", "name") == [
+        ("1", ""),
+        ("2", None),
+        ("3", 'a "quoted", b'),
+        ("4", " x "),
+        ("5", "two\nlines"),
+        ("6", "back\\slash"),
+    ]
+
+
+def test_options_and_schema(tmp_path, platform):
+    land(tmp_path, a_csv="1;n/a;2.50;2024-02-29;yes\n2;x;;;\n")
+    read = {
+        "path": "a.csv",
+        "options": {"delimiter": ";", "header": False, "null_value": "n/a"},
+        "schema": {"_c0": "bigint", "_c2": "decimal(8,2)", "_c3": "date", "_c4": "boolean"},
+    }
+    table = run(tmp_path, platform, read)
+    assert rows(table, "_c0", "_c1", "_c2", "_c3", "_c4") == [
+        (1, None, Decimal("2.50"), date(2024, 2, 29), True),
+        (2, "x", None, None, None),
+    ]
+
+
+def test_a_glob_reads_by_column_name_and_tells_the_file(tmp_path, platform):
+    land(tmp_path, a_csv="\ufeffid,name\n1,one\n", **{"sub dir__b+ü %_csv": "NAME,id,extra\ntwo,2,E\n", "empty_csv": ""})
+    table = run(tmp_path, platform, {"path": "**/*.csv"}, add_metadata=True)
+    assert rows(table, "id", "name", "extra", "_source_file", "_source_connection") == [
+        ("1", "one", None, "a.csv", "files"),
+        ("2", "two", "E", "sub dir/b+ü %.csv", "files"),
+    ]
+    assert "_source_table" not in dict(table.columns)
+
+
+def test_json_lines(tmp_path, platform):
+    land(tmp_path, a_json='{"id":1,"v":1.5,"s":{"a":1,"b":["x"]},"n":null}\n{"id":2,"v":2,"t":"é","s":null}\n')
+    table = run(tmp_path, platform, {"path": "a.json"})
+    assert dict(table.columns) == {
+        "id": "bigint", "n": "string", "s": "struct<a:bigint,b:array<string>>", "t": "string", "v": "double",
+    }  # fmt: skip
+    assert rows(table, "id", "v", "t", "s") == [(1, 1.5, None, {"a": 1, "b": ["x"]}), (2, 2.0, "é", None)]
+
+
+def test_parquet_keeps_its_types_and_unites_columns(tmp_path, platform):
+    (tmp_path / "landing").mkdir()
+    pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), tmp_path / "landing" / "a.parquet")
+    pq.write_table(
+        pa.table({"id": pa.array([2], pa.int32()), "x": pa.array([Decimal("1.10")])}), tmp_path / "landing" / "b.parquet"
+    )
+    table = run(tmp_path, platform, {"path": "*.parquet"})
+    assert dict(table.columns) == {"id": "int", "x": "decimal(3,2)"}
+    assert rows(table, "id", "x") == [(1, None), (2, Decimal("1.10"))]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [("id,name\n1,a\n2,b,c\n", 3), ("id,name\n1,a\n2\n", 3), ('id,name\n1,"two\nlines"\n3,c,d\n', 4)],
+)
+def test_an_unreadable_line_is_named(tmp_path, platform, content, line):
+    land(tmp_path, a_csv=content)
+    with pytest.raises(ReadError, match=rf"a\.csv, line {line}: unreadable CSV"):
+        run(tmp_path, platform, {"path": "a.csv"})
+    assert not (tmp_path / "lake" / "t").exists()
+
+
+def test_a_value_that_does_not_fit_its_schema(tmp_path, platform):
+    land(tmp_path, a_csv="id,at\n1,2024-02-30\n")
+    with pytest.raises(CastError, match="column `at`: the value '2024-02-30' is not a date"):
+        run(tmp_path, platform, {"path": "a.csv", "schema": {"at": "date"}})
+
+
+def test_no_file(tmp_path, platform):
+    with pytest.raises(ReadError, match="no file matches `x/\\*.csv`"):
+        run(tmp_path, platform, {"path": "x/*.csv"})
+
+
+def test_names_that_differ_only_in_case(tmp_path, platform):
+    land(tmp_path, a_csv="id,Id\n1,2\n")
+    with pytest.raises(Exception, match="differ only in case") as caught:
+        run(tmp_path, platform, {"path": "a.csv"})
+    assert caught.value.exit_code == 1
