@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from strandline.errors import TableError
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
+_LOG = "_delta_log"
 SYSTEM = "strandline.system"  # marks a system column, in the metadata of its field
 _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
@@ -32,7 +36,7 @@ def describe(table: Table, app_id: str | None = None) -> TableState | None:
 def open_table(table: Table) -> DeltaTable | None:
     """The table, None when nothing is there, an error when something else is."""
     path = Path(table.location)
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())) or _never_committed(path):
         return None
     try:
         return DeltaTable(table.location)
@@ -43,6 +47,27 @@ def open_table(table: Table) -> DeltaTable | None:
         ) from None
     except DeltaError as e:
         raise TableError(f"{table.label}: its Delta log cannot be read: {_first_line(e)}") from e
+
+
+def _never_committed(path: Path) -> bool:
+    """A log without a commit: a first write died here, and what it left is not a table."""
+    log = path / _LOG
+    return log.is_dir() and not any(p.suffix in (".json", ".parquet") for p in log.iterdir())
+
+
+@contextmanager
+def creating(table: Table, *, new: bool) -> Iterator[None]:
+    """A first write: its empty log tells a later run whose files these are; if it fails, nothing stays behind."""
+    if not new:
+        yield
+        return
+    path = Path(table.location)
+    (path / _LOG).mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        if _never_committed(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:

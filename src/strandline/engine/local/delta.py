@@ -31,7 +31,10 @@ def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: To
         max_commit_retries=0 if delta is not None else None,
     )
     try:
-        if delta is None or changes.inserts_only or changes.removals is Removals.EVERYTHING:
+        if delta is None:
+            with delta_log.creating(table, new=True):
+                _write(workspace, table, delta, changes, properties)
+        elif changes.inserts_only or changes.removals is Removals.EVERYTHING:
             _write(workspace, table, delta, changes, properties)
         else:
             _merge(workspace, delta, changes, properties)

@@ -1,0 +1,127 @@
+"""Killed between the commit and its record: the next run finds the batch in the table and finishes the record."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from strandline.testing.frames import read_table
+from strandline.testing.projects import make_project
+
+MODES = {"append": {}, "overwrite": {}, "upsert": {"keys": ["id"]}}
+# dies as hard as a process can, at the first record that follows a commit
+KILLED = """
+import os, signal, sys
+from strandline.engine.control_store import DeltaStore
+from strandline.project import load
+point = sys.argv[3]
+original = getattr(DeltaStore, point)
+def die(self, *args):
+    if point == "log" or args[0][0].batch_status == "SUCCESS":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, *args)
+setattr(DeltaStore, point, die)
+load(sys.argv[1], engine=sys.argv[2]).run()
+"""
+
+
+def project(folder, mode):
+    node = {
+        "name": "n",
+        "read": {"connection": "files", "path": "rows.csv", "schema": {"id": "bigint"}},
+        "write": {"connection": "lake", "table": "t", "mode": mode, **MODES[mode]},
+    }
+    return make_project(folder, [node], spark={"master": "local[2]"})
+
+
+def land(folder, rows):
+    (folder / "landing").mkdir(exist_ok=True)
+    (folder / "landing" / "rows.csv").write_text("id,v\n" + "".join(f"{i},{v}\n" for i, v in rows))
+
+
+def killed(folder, engine, point):
+    done = subprocess.run([sys.executable, "-c", KILLED, folder, engine, point], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def content(folder):
+    return sorted((r["id"], r["v"]) for r in read_table(folder / "lake" / "t").rows)
+
+
+CASES = [
+    *(pytest.param("pandas", mode, point) for mode in MODES for point in ("log", "put")),
+    *(pytest.param("spark", mode, "log", marks=pytest.mark.spark) for mode in MODES),  # each starts a JVM
+]
+
+
+@pytest.mark.parametrize(("engine_name", "mode", "point"), CASES, indirect=["engine_name"])
+def test_nothing_twice_and_nothing_lost(tmp_path, engine_name, platform, mode, point):
+    land(tmp_path, [(1, "a"), (2, "b")])
+    project(tmp_path, mode).run(platform=platform)
+    land(tmp_path, [(2, "B"), (3, "c")])
+    killed(tmp_path, engine_name, point)
+    expected = {
+        "append": [(1, "a"), (2, "B"), (2, "b"), (3, "c")],
+        "overwrite": [(2, "B"), (3, "c")],
+        "upsert": [(1, "a"), (2, "B"), (3, "c")],
+    }[mode]
+    assert content(tmp_path) == expected  # it died after the commit
+    store = project(tmp_path, mode).store
+    assert store.control("n")[0].batch_status == "RUNNING"
+
+    again = project(tmp_path, mode).run(platform=platform).nodes[0]
+    assert content(tmp_path) == expected
+    assert again.status in ("success", "unchanged")
+    state = store.control("n")[0]
+    assert state.batch_status == "SUCCESS"
+    batches = {(r.batch, r.inserted, r.updated, r.deleted) for r in store.runs(10)}
+    assert (2, *{"append": (2, 0, 0), "overwrite": (2, 0, 2), "upsert": (1, 1, 0)}[mode]) in batches
+
+    project(tmp_path, mode).run(platform=platform)  # and the run after that is an ordinary one
+    assert content(tmp_path) == (sorted([*expected, (2, "B"), (3, "c")]) if mode == "append" else expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_killed_in_its_very_first_batch(tmp_path, pandas_platform, mode):
+    land(tmp_path, [(1, "a")])
+    project(tmp_path, mode)
+    killed(tmp_path, "pandas", "log")
+    assert content(tmp_path) == [(1, "a")]
+    project(tmp_path, mode).run(platform=pandas_platform)
+    assert content(tmp_path) == [(1, "a")]
+    assert project(tmp_path, mode).store.control("n")[0].batch_status == "SUCCESS"
+
+
+def test_what_a_dead_first_write_left_is_not_a_table(tmp_path, platform):
+    land(tmp_path, [(1, "a")])
+    (tmp_path / "lake" / "t" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "lake" / "t" / "part-0.parquet").write_bytes(b"half")
+    assert project(tmp_path, "upsert").run(platform=platform).status == "success"
+    assert content(tmp_path) == [(1, "a")]
+
+
+def test_two_runners_of_one_batch(tmp_path, pandas_platform, monkeypatch):
+    """The second one finds its number taken when it commits, and writes nothing."""
+    from strandline.engine.local.workspace import LocalWorkspace
+
+    land(tmp_path, [(1, "a")])
+    project(tmp_path, "append").run(platform=pandas_platform)
+    land(tmp_path, [(2, "b")])
+    original, entered = LocalWorkspace.apply, []
+
+    def overtaken(self, *args):
+        if not entered:
+            entered.append(1)
+            other = project(tmp_path, "append").run(platform=pandas_platform)
+            assert other.nodes[0].status == "success"
+        return original(self, *args)
+
+    monkeypatch.setattr(LocalWorkspace, "apply", overtaken)
+    result = project(tmp_path, "append").run(platform=pandas_platform)
+    assert result.nodes[0].status == "fenced"
+    assert result.exit_code == 4
+    assert content(tmp_path) == [(1, "a"), (2, "b")]
+    assert project(tmp_path, "append").store.control("n")[0].batch_status == "SUCCESS"
