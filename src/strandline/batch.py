@@ -50,6 +50,7 @@ class Outcome:
     """An evaluated batch, ready to be judged and applied."""
 
     slice: Slice
+    rows: Relation
     fit: Fit
     changes: ChangeSet
     warnings: tuple[str, ...] = ()
@@ -241,7 +242,8 @@ def evaluate(engine: Engine, rows: Relation, proposal: Proposal, target: Relatio
     """Evaluate a proposal once; a lazy one is left to the commit, unless it has no rows at all."""
     try:
         if proposal.lazy:
-            named_rows = engine.query(proposal.rows)
+            # the filter makes the commit look at every verb: a column that nobody reads raises nothing
+            named_rows = engine.query(rows_of(engine.query(proposal.rows)).where(proposal.keep))
             empty = not engine.fetch(rows_of(rows).limit(1))
             return evaluated(proposal, named_rows, Counts() if empty else None)
         staged = engine.stage(proposal.rows, measures(), proposal.keep)

@@ -75,19 +75,20 @@ class Runner:
         if state is None or changes.counts is None or changes.counts.any:
             if state is not None and outcome.fit.added:
                 engine.alter(job.target, outcome.fit.added)
-            version = self._apply(job, engine, this, changes, coverage)
+            version = self._apply(job, engine, this, outcome, coverage)
         counts = changes.counts or self._committed(engine, job, this)
         coverage["target"] = version if version is not None else state.version if state else None
         slice_ = outcome.slice
         end = Ending(counts, slice_.rows_read, version, slice_.versions, coverage, outcome.warnings)
         return self._record(this, began, end)
 
-    def _apply(self, job: Job, engine: Engine, this: Batch, changes: ChangeSet, coverage: dict[str, Any]) -> int:
+    def _apply(self, job: Job, engine: Engine, this: Batch, outcome: Outcome, coverage: dict[str, Any]) -> int:
+        changes = outcome.changes
         record = {"coverage": coverage, "counts": asdict(changes.counts) if changes.counts else None}
         try:
             version = engine.apply(job.target, changes, this.token, record)
         except DuplicateKeys:  # found inside a first commit, which is then not made
-            raise batches.duplicate_keys(engine, changes.additions, changes.keys) from None
+            raise batches.duplicate_keys(engine, outcome.rows, changes.keys) from None
         landed = engine.describe(job.target, this.token.app_id)
         if landed is None or landed.commit is None or landed.commit.run_id != self.run_id:
             raise Fenced(f"{job.node.name}: another runner holds batch {this.token.batch}; nothing was written here")
@@ -190,7 +191,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     warnings = []
     if emptied and changes.counts and changes.counts.inserted + changes.counts.unchanged == 0:
         warnings.append(f"the source is empty, so {job.target.label} is overwritten with nothing")
-    return Outcome(slice_, shape, changes, tuple(warnings))
+    return Outcome(slice_, rows, shape, changes, tuple(warnings))
 
 
 def plan_node(job: Job, engine: Engine) -> tuple[NodeResult, Relation]:

@@ -220,7 +220,8 @@ def _show(talk: Talk, looks: list[Look], changes: SourceChanges, left: int | Non
     if left is not None:
         talk.say(f"\n{talk.paint('What the source deleted', 'bold')}")
         talk.say(
-            f"  {plural(changes.customers_deleted, 'customer')} deleted in the shop, {left:,} of them still in silver.customers:"
+            f"  {plural(changes.customers_deleted, 'customer')} deleted in the shop, "
+            f"{left:,} of them still in silver.customers:"
         )
         talk.say("  strandline does not yet remove them; finding such rows comes with a later release.")
 
@@ -228,7 +229,8 @@ def _show(talk: Talk, looks: list[Look], changes: SourceChanges, left: int | Non
 def _differences(look: Look) -> list[str]:
     if look.before is None or look.after is None:
         return ["is new" if look.before is None else "is gone"]
-    changed = {k: (look.before.get(k), v) for k, v in look.after.items() if look.before.get(k) != v}
+    columns = [k for k in look.after if not k.startswith("_")]  # when and whence a row came is not what changed
+    changed = {k: (look.before.get(k), look.after[k]) for k in columns if look.before.get(k) != look.after[k]}
     wide = max(map(len, changed), default=0)
     return [f"{name.ljust(wide)}  {_value(old)} → {_value(new)}" for name, (old, new) in changed.items()]
 

@@ -1,4 +1,4 @@
-"""The shop of the demo: a SQLite database with made-up rows, the same ones each time, and one day of changes to them."""
+"""The shop of the demo: a SQLite database with made-up rows, the same each time, and one day of changes to them."""
 
 from __future__ import annotations
 
@@ -110,9 +110,10 @@ def change(file: Path) -> SourceChanges:
             [(n,) for n in orders],
         )
         shop.commit()
+        buyers = [_number(shop, "SELECT customer_id FROM orders WHERE order_id = ?", n) for n in orders]
         return SourceChanges(
-            updates - before, inserts - updates, deletes - inserts, shop.total_changes - deletes, tuple(updated),
-            tuple(deleted), tuple(_number(shop, "SELECT customer_id FROM orders WHERE order_id = ?", n) for n in orders),
+            updates - before, inserts - updates, deletes - inserts, shop.total_changes - deletes,
+            tuple(updated), tuple(deleted), tuple(buyers),
         )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class _Interrupt:
                 facts = {"code": "interrupted", "message": "interrupted", "file": None, "line": None, "hint": None}
                 os.write(DATA["fd"], f"{json.dumps({'error': facts})}\n".encode())
         with suppress(Exception):
-            atexit._run_exitfuncs()  # temporary folders go, a Spark that we started stops
+            atexit._run_exitfuncs()  # noqa: SLF001 – temporary folders go, a Spark that we started stops
         os._exit(130)
 
 

@@ -23,7 +23,6 @@ _MEANING = {
     "the record or does the batch again",
     "FAILED": "nothing of this batch was written; the next run does it again",
 }
-_SIGNS = {"SUCCESS": "success", "FAILED": "failed", "RUNNING": "held"}
 
 
 def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> int:
@@ -32,23 +31,20 @@ def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = Fa
         project = talk.load(project_dir)
         nodes = _states(project)
         rows = [
-            (n["name"], n["status"].lower() if n["status"] else "never ran", n["batch"] or "–", instant(n["updated_at"]),
-             count(n["rows_read"]), count(n["rows_written"]))
+            (n["name"], n["status"].lower() if n["status"] else "never ran", str(n["batch"] or "–"),
+             instant(n["updated_at"]), count(n["rows_read"]), count(n["rows_written"]))
             for n in nodes
         ]  # fmt: skip
         headers = ("node", "status", "batch", "since", "read", "written")
-        head, *lines = table(
-            headers, [tuple(map(str, r)) for r in rows], right=(2, 4, 5), flexible=(0,), width=talk.width
-        )
+        head, *lines = table(headers, rows, right=(2, 4, 5), flexible=(0,), width=talk.width)
         talk.say(talk.paint(head, "dim"))
         for node, line in zip(nodes, lines, strict=True):
-            trouble = node["status"] == "FAILED"
-            (talk.insist if trouble else talk.say)(
-                talk.paint(line, COLOURS[_SIGNS[node["status"]]]) if trouble else line
-            )
+            failed = node["status"] == "FAILED"
+            say = talk.insist if failed else talk.say
+            say(talk.paint(line, "red") if failed else line)
             for note in _notes(node):
                 for text in indented(note, talk.width):
-                    (talk.insist if trouble else talk.say)(text)
+                    say(text)
         talk.data({"project": project.config.config.project, "nodes": nodes})
         return 0
 

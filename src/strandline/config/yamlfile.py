@@ -108,7 +108,7 @@ class _Composer:
         self.mistakes: list[LineMistake] = []
         self._anchors: dict[str, _Value] = {}
         self._scalars = yaml.SafeLoader("")
-        self._events: Iterator[yaml.Event] = iter(())
+        self._events: Iterator[Any] = iter(())  # PyYAML types its events by what they share
 
     def document(self, text: str) -> _Value:
         self._events = yaml.parse(text, Loader=_LOADER)
@@ -168,7 +168,7 @@ class _Composer:
                 entries[key] = (line, value)
         return {**merged, **entries}
 
-    def _key(self, event: yaml.Event, depth: int) -> str | None:
+    def _key(self, event: Any, depth: int) -> str | None:
         if not isinstance(event, yaml.ScalarEvent):
             self._value(event, depth + 1)
             self.mistakes.append(
@@ -211,9 +211,10 @@ class _Composer:
     def _tag(self, event: yaml.ScalarEvent) -> str:
         if event.tag and event.tag != "!":
             return str(event.tag)
-        return str(self._scalars.resolve(yaml.ScalarNode, event.value, event.implicit))
+        scalars: Any = self._scalars
+        return str(scalars.resolve(yaml.ScalarNode, event.value, event.implicit))
 
-    def _refuse_tag(self, event: yaml.NodeEvent, line: int) -> None:
+    def _refuse_tag(self, event: Any, line: int) -> None:
         if event.tag and event.tag not in (_PREFIX + "map", _PREFIX + "seq", "!"):
             shown = event.tag.replace(_PREFIX, "!!")
             self.mistakes.append(LineMistake(line, f"the YAML tag `{shown}` is not allowed", "write the plain value"))
@@ -244,7 +245,7 @@ class _Expansion:
         return value.content
 
 
-def _line(event: yaml.Event) -> int:
+def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
 
 

@@ -10,6 +10,7 @@ from strandline.sql.portable import family
 from strandline.types import Column, Schema
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_FORBIDDEN = set(" ,;{}()\n\t=")
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
@@ -24,6 +25,7 @@ class Fit:
 
 def fit(rows: Schema, target: Schema | None, system: tuple[str, ...], label: str) -> Fit:
     """Final = target ∪ new; a column whose type the table cannot hold is an error before anything is written."""
+    _refuse_names(rows, label)
     if target is None:
         return Fit(rows)
     ours = target.without(*system)
@@ -37,6 +39,21 @@ def fit(rows: Schema, target: Schema | None, system: tuple[str, ...], label: str
                 hint=f"add a cast step: {{operation: cast, params: {{columns: {{{come.name}: {have.type}}}}}}}",
             )
     return Fit(ours.plus(*added), added, kept)
+
+
+def _refuse_names(rows: Schema, label: str) -> None:
+    """Delta tables without column mapping, which the in-process engine cannot write, know some names not at all."""
+    for c in rows:
+        if bad := _FORBIDDEN & set(c.name):
+            shown = ", ".join(repr(b) for b in sorted(bad))
+            raise TableError(
+                f"{label}: a Delta table cannot have a column called `{c.name}`: its name holds {shown}",
+                hint=f"add a rename step: {{operation: rename, params: {{columns: {{'{c.name}': {_plain(c.name)}}}}}}}",
+            )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W+", "_", name).strip("_") or "column"
 
 
 def holds(wide: str, narrow: str) -> bool:

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from strandline.errors import TransformError
 from strandline.sql.expr import call, case, cast, col, concat, lit
-from strandline.sql.portable import family
+from strandline.sql.portable import decimal_text, family
 from strandline.types import Column
 
 _TAGS = {
@@ -78,7 +78,7 @@ def _text(column: Column) -> exp.Expr:
             return call("to_hex", value)
         case "decimal" if not column.type.replace(" ", "").endswith(",0)"):
             # 1.50 and 1.5 are one number: a wider scale must not look like a change
-            return exp.Trim(this=_trim_zeros(cast(value, "string")), expression=lit("."), position="TRAILING")
+            return exp.Trim(this=_trim_zeros(decimal_text(value)), expression=lit("."), position="TRAILING")
         case _:
             return cast(value, "string")
 

@@ -19,7 +19,7 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
 from strandline.errors import TransformError
-from strandline.sql.expr import case, cast, concat, data_type, lit
+from strandline.sql.expr import call, case, cast, concat, data_type, lit, negate
 
 _FAULT, _FIELD, _END = "strandline!", "␟", "␞"
 
@@ -58,6 +58,11 @@ class SparkOnDuck(DuckDB):
         def anonymous_sql(self, expression: exp.Anonymous) -> str:
             return _own_function(self, expression, _DUCK_OWN) or super().anonymous_sql(expression)
 
+        def trim_sql(self, expression: exp.Trim) -> str:
+            if not expression.expression:  # Spark trims blanks only; DuckDB every space that Unicode knows
+                expression.set("expression", lit(" "))
+            return super().trim_sql(expression)
+
         def substring_sql(self, expression: exp.Substring) -> str:
             start = expression.args.get("start")
             if isinstance(start, exp.Literal) and start.this == "0":  # Spark reads position 0 as 1
@@ -72,6 +77,12 @@ _SPARK_OWN = {
     "hash60": "CAST(CONV(SUBSTRING(SHA2({}, 256), 1, 15), 16, 10) AS BIGINT)",
     "epoch_micros": "UNIX_MICROS(CAST({} AS TIMESTAMP))",
     "to_hex": "HEX({})",
+    "utf8_bytes": "CAST({} AS BINARY)",
+    "utf8_text": "CAST({} AS STRING)",
+    "is_utf8": "IS_VALID_UTF8(CAST({} AS STRING))",
+    "whole": "{}",
+    "float_digits": "{}",
+    "leading_zero": "{}",
 }
 _DUCK_OWN = {
     "raise_error": "ERROR({})",
@@ -79,7 +90,20 @@ _DUCK_OWN = {
     "hash60": "CAST('0x' || SUBSTRING(SHA256({}), 1, 15) AS BIGINT)",
     "epoch_micros": "EPOCH_US({})",
     "to_hex": "HEX({})",
+    "utf8_bytes": "ENCODE({})",
+    "utf8_text": "DECODE({})",
+    "is_utf8": "(TRY(DECODE({})) IS NOT NULL)",
+    "whole": "TRUNC({})",  # a cast to an integer would round
+    "float_digits": "STRANDLINE_DIGITS(CAST({} AS VARCHAR))",  # a cast to a decimal would multiply and round
+    "leading_zero": r"REGEXP_REPLACE({}, '^(-?)[.]', '\10.')",  # DuckDB writes a decimal(2,2) as .50
 }
+# what DuckDB cannot say in one expression: the digits of a double, written out, from text such as 1.5e-07
+DUCK_MACROS = (
+    """CREATE TEMP MACRO strandline_digits(t) AS CASE WHEN NOT CONTAINS(t, 'e') THEN t ELSE
+    IF(t[1] = '-', '-', '') || IF(CONTAINS(t, 'e-'),
+      '0.' || REPEAT('0', CAST(SPLIT_PART(t, 'e-', 2) AS INT) - 1) || REGEXP_REPLACE(SPLIT_PART(t, 'e', 1), '[^0-9]', '', 'g'),
+      RPAD(REGEXP_REPLACE(SPLIT_PART(t, 'e', 1), '[^0-9]', '', 'g'), CAST(SPLIT_PART(t, 'e', 2) AS INT) + 1, '0')) END""",
+)
 
 
 def _own_function(generator: Any, node: exp.Anonymous, table: dict[str, str]) -> str | None:
@@ -133,16 +157,19 @@ _FAMILIES = {
     **dict.fromkeys(("float", "double"), "float"),
     "string": "text",
 }
-_STAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?"
-_NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?"
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_MINUTES = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9]"
+_SECONDS = r":[0-5][0-9](\.[0-9]{1,6})?"
+_ZONE = r"(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])"
+_DIGITS = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)"
 _GRAMMAR = {
     "integer": r"[+-]?[0-9]{1,19}",
-    "decimal": _NUMBER,
-    "float": rf"({_NUMBER}|nan|[+-]?inf(inity)?)",
-    "boolean": r"(true|false|t|f|yes|no|y|n|1|0)",
-    "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
-    "timestamp": rf"{_STAMP}(z|[+-][0-9]{{2}}:[0-9]{{2}})?",
-    "timestamp_ntz": _STAMP,
+    "decimal": _DIGITS,  # no exponent: DuckDB loses digits there
+    "float": rf"(?i)({_DIGITS}(e[+-]?[0-9]{{1,3}})?|nan|[+-]?inf(inity)?)",
+    "boolean": r"(?i)(true|false|t|f|yes|no|y|n|1|0)",
+    "date": _DAY,
+    "timestamp": f"{_DAY}({_MINUTES}({_SECONDS}{_ZONE}?)?)?",
+    "timestamp_ntz": f"{_DAY}({_MINUTES}({_SECONDS})?)?",
 }
 
 
@@ -156,15 +183,17 @@ def checked_cast(tree: exp.Expr, source: str, target: str, column: str) -> exp.E
     """A cast that fails with the column and the value in its message, alike on both engines."""
     if source == target:
         return tree
-    from_text, to = family(source) == "text", family(target)
-    if to == "text":
-        return _to_text(tree, source)
-    value: exp.Expr = exp.Trim(this=tree) if from_text else tree
-    fails: exp.Expr = exp.Is(this=exp.TryCast(this=value, to=data_type(target), safe=True), expression=exp.null())
-    if from_text and to in _GRAMMAR:
-        # T and Z in upper case only differ in spelling; the grammar is written in lower case
-        pattern = "^" + _GRAMMAR[to].replace("[ T]", "[ t]") + "$"
-        fails = exp.or_(exp.Not(this=exp.RegexpLike(this=exp.Lower(this=value.copy()), expression=lit(pattern))), fails)
+    value = _value(tree, family(source), family(target))
+    if family(target) == "text":
+        return _to_text(tree, source) if family(source) != "binary" else case(
+            (negate(exp.Coalesce(this=call("is_utf8", tree), expressions=[exp.true()])),
+             cast(fault("cast", lit(column), call("to_hex", tree), lit(target)), target)),
+            default=value,
+        )  # fmt: skip
+    fails: exp.Expression = exp.Is(this=exp.TryCast(this=value, to=data_type(target), safe=True), expression=exp.null())
+    if family(source) == "text" and family(target) in _GRAMMAR:
+        pattern = rf"^({_GRAMMAR[family(target)]})\z"
+        fails = exp.or_(exp.Not(this=exp.RegexpLike(this=value.copy(), expression=lit(pattern))), fails)
     return case(
         (exp.Is(this=tree, expression=exp.null()), cast(exp.null(), target)),
         (fails, cast(fault("cast", lit(column), _to_text(tree, source), lit(target)), target)),
@@ -172,11 +201,37 @@ def checked_cast(tree: exp.Expr, source: str, target: str, column: str) -> exp.E
     )
 
 
-def _to_text(tree: exp.Expr, source: str) -> exp.Expr:
-    """Text of a value; timestamps are spelled out, because engines spell them differently."""
-    if family(source) in ("timestamp", "timestamp_ntz"):
-        return timestamp_text(tree)
-    return tree if family(source) == "text" else cast(tree, "string")
+def _value(tree: exp.Expression, source: str, target: str) -> exp.Expression:
+    """What to cast so that both engines mean the same by it."""
+    match source, target:
+        case "text", "binary":
+            return call("utf8_bytes", tree)
+        case "binary", "text":
+            return call("utf8_text", tree)
+        case "text", _:
+            return exp.Trim(this=tree)
+        case ("float" | "decimal"), "integer":
+            return call("whole", tree)
+        case "float", "decimal":
+            return call("float_digits", cast(tree, "double"))
+    return tree
+
+
+def _to_text(tree: exp.Expression, source: str) -> exp.Expression:
+    """Text of a value, spelled out where engines spell differently."""
+    match family(source):
+        case "text":
+            return tree
+        case "timestamp" | "timestamp_ntz":
+            return timestamp_text(tree)
+        case "decimal":
+            return decimal_text(tree)
+    return cast(tree, "string")
+
+
+def decimal_text(tree: exp.Expression) -> exp.Expression:
+    """`0.50`, with a digit in front of the point."""
+    return call("leading_zero", cast(tree, "string"))
 
 
 def timestamp_text(tree: exp.Expr) -> exp.Expr:

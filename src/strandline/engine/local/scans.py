@@ -44,10 +44,10 @@ def sql(workspace: LocalWorkspace, source: SqlSource) -> tuple[str, int]:
 def _batches(source: SqlSource, statement: str, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows in bounded pieces; always at least one, so that an empty table has its columns."""
     with sql_sources.opened(source.endpoint) as connection:
-        streamed = connection.execution_options(stream_results=True, yield_per=_BATCH)
+        streamed = connection.execution_options(stream_results=True)
         result = streamed.exec_driver_sql(statement)
         some = False
-        for partition in result.partitions():
+        for partition in result.partitions(_BATCH):
             some = True
             yield _to_arrow(partition, schema)
         if not some:

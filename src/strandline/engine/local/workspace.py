@@ -20,7 +20,7 @@ from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
 from strandline.errors import TransformError
 from strandline.sql.expr import named, rows_of, select, table
-from strandline.sql.portable import render
+from strandline.sql.portable import DUCK_MACROS, render
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Column, Relation, Schema, Table, TableState, Token
 
@@ -135,6 +135,8 @@ class LocalPlatform:
                 connection.execute(f"SET memory_limit = '{self.memory_limit}'")
                 connection.execute(f"SET temp_directory = '{folder}'")
                 connection.execute("SET enable_progress_bar = false")
+                for macro in DUCK_MACROS:
+                    connection.execute(macro)
                 yield LocalWorkspace(connection)
             finally:
                 connection.close()
