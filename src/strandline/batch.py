@@ -188,7 +188,7 @@ def reconcile(
     parts = state.partition_by if state else tuple(_spelled(rows, write.partition_by))
     match write.mode:
         case "append":
-            return shape, appending.append(rows, shape, parts), target
+            return shape, appending.append(rows, shape, parts, first=target is None), target
         case "overwrite":
             return shape, appending.overwrite(Snapshot(rows), shape, parts, first=target is None), target
     condition = parse(write.update_condition, f"{job.node.name}: update_condition") if write.update_condition else None
@@ -239,13 +239,12 @@ def _unique(node: NodeConfig) -> bool:
 
 
 def evaluate(engine: Engine, rows: Relation, proposal: Proposal, target: Relation | None) -> ChangeSet:
-    """Evaluate a proposal once; a lazy one is left to the commit, unless it has no rows at all."""
+    """Evaluate a proposal once; a lazy one is left to the commit."""
     try:
         if proposal.lazy:
             # the filter makes the commit look at every verb: a column that nobody reads raises nothing
             named_rows = engine.query(rows_of(engine.query(proposal.rows)).where(proposal.keep))
-            empty = not engine.fetch(rows_of(rows).limit(1))
-            return evaluated(proposal, named_rows, Counts() if empty else None)
+            return evaluated(proposal, named_rows, None)
         staged = engine.stage(proposal.rows, measures(), proposal.keep)
         counts = Counts(**staged.measures)
         if proposal.removals is Removals.EVERYTHING and target is not None:
@@ -258,7 +257,7 @@ def evaluate(engine: Engine, rows: Relation, proposal: Proposal, target: Relatio
 
 def duplicate_keys(engine: Engine, rows: Relation, keys: Sequence[str]) -> DuplicateKeys | ReadError:
     """The error for keys that occur twice, with the first few of them."""
-    found = engine.fetch(upserting.duplicates(rows, keys, 5))
+    found = engine.fetch(upserting.duplicates(rows, _spelled(rows, keys), 5))
     if not found:
         return ReadError("keys occurred more than once, and then no more: the source changed while it was read")
     return DuplicateKeys(keys, int(found[0][-1]), [f[:-1] for f in found])

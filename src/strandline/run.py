@@ -21,7 +21,7 @@ from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, Fenced, StrandlineError
 from strandline.result import NodeResult
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
+from strandline.strategy.changes import Counts, Removals, after, measures
 from strandline.types import Commit, Relation, TableState, Token
 
 

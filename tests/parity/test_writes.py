@@ -70,7 +70,7 @@ def test_overwrite_replaces_the_table_when_it_differs(engine_name: str, platform
 
 @st.composite
 def upserts(draw: DrawFn, *, unique: bool = True) -> Case:
-    case = draw(cases(keyed=True, unique=unique))
+    case = draw(cases(keyed=True, unique=unique, varied=unique))
     case.write.update(mode="upsert", keys=case.keys, row_hash=draw(st.booleans()))
     return case
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -48,13 +50,20 @@ def _strandline(
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line; ends with SystemExit."""
     given = list(sys.argv[1:] if args is None else args)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # a stream that somebody put in the place of ours
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # ✓ on a terminal that knows ASCII only
+    _prepare_streams()
     _quiet_libraries()
     with _Interrupt(json="--json" in given):
         code = _answer(given)
     sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Speak in any encoding, and even to nobody."""
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 – closed by the caller (`>&-`)
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a ✓ on a terminal that knows ASCII only
 
 
 def _answer(given: list[str]) -> int:
@@ -102,9 +111,11 @@ class _Interrupt:
     def _stop(self, _signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # Straight to the terminal: the live display's thread may hold any lock at this moment.
-        cursor = b"\r\x1b[J\x1b[?25h" if os.isatty(2) and os.environ.get("TERM") != "dumb" else b""
+        for fd in (1, 2):
+            if os.isatty(fd) and os.environ.get("TERM") != "dumb":
+                os.write(fd, b"\r\x1b[J\x1b[?25h")  # the cursor that the display hid
         with suppress(OSError):
-            os.write(2, cursor + b"interrupted; the next run finds out what was written and goes on from there\n")
+            os.write(2, b"interrupted; the next run finds out what was written and goes on from there\n")
             if self.json:
                 facts = {"code": "interrupted", "message": "interrupted", "file": None, "line": None, "hint": None}
                 os.write(DATA["fd"], f"{json.dumps({'error': facts})}\n".encode())

@@ -89,7 +89,6 @@ class Progress(Observer, AbstractContextManager["Progress"]):
             console = Console(file=self.talk.stream, highlight=False, soft_wrap=True)
             self._live = Live(
                 console=console, get_renderable=self._frame, transient=True, refresh_per_second=8,
-                redirect_stdout=not self.talk.json,
             )  # fmt: skip
             self._live.start()
         elif self._starting:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlglot import exp
 
 from strandline.schema.diff import Fit
@@ -10,9 +12,9 @@ from strandline.strategy.changes import ACTION, METADATA, Proposal, Removals
 from strandline.types import Column, Relation, Schema, Snapshot
 
 
-def append(rows: Relation, fit: Fit, partition_by: tuple[str, ...]) -> Proposal:
+def append(rows: Relation, fit: Fit, partition_by: tuple[str, ...], *, first: bool) -> Proposal:
     """All rows are additions."""
-    return Proposal(_additions(rows, fit), fit.columns, partition_by=partition_by, lazy=True)
+    return Proposal(_additions(rows, fit), fit.columns, partition_by=partition_by, lazy=first)
 
 
 def overwrite(slice_: Snapshot, fit: Fit, partition_by: tuple[str, ...], *, first: bool) -> Proposal:
@@ -39,11 +41,16 @@ def difference(slice_: Relation, target: Relation, columns: Schema) -> exp.Selec
 
 
 def _side(relation: Relation, columns: list[Column], weight: int) -> exp.Select:
-    there = relation.schema
-    values = [named(cast(col(c.name) if c.name in there else exp.null(), c.type), c.name) for c in columns]
-    return select(*values, named(lit(weight), "_n")).from_(table(relation.name))
+    return select(*_values(relation, columns), named(lit(weight), "_n")).from_(table(relation.name))
 
 
 def _additions(rows: Relation, fit: Fit) -> exp.Select:
-    values = [named(cast(col(c.name) if c.name in rows.schema else exp.null(), c.type), c.name) for c in fit.columns]
-    return select(*values, named(lit("insert"), ACTION)).from_(table(rows.name))
+    return select(*_values(rows, fit.columns), named(lit("insert"), ACTION)).from_(table(rows.name))
+
+
+def _values(rows: Relation, columns: Iterable[Column]) -> list[exp.Alias]:
+    """The columns to write, from rows that may spell them in other case, or lack them."""
+    return [
+        named(cast(col(come.name) if (come := rows.schema.get(c.name)) else exp.null(), c.type), c.name)
+        for c in columns
+    ]

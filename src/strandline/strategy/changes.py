@@ -52,7 +52,7 @@ class Proposal:
     keys: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     system: tuple[str, ...] = ()
-    lazy: bool = False  # safe to evaluate inside the commit itself: nothing must be known before
+    lazy: bool = False  # a first load is evaluated inside its commit: there is a table to make, whatever it holds
 
     @property
     def keep(self) -> exp.Expr:

@@ -38,7 +38,8 @@ def upsert(
     action = _action(target, fit, rows, keys, condition, hashed=hashed)
     outer = select(*columns, *(col(s) for s in system), named(action, ACTION)).from_(hashed_rows.subquery("h"))
     written = fit.columns.plus(*(Column(s, "bigint") for s in system))
-    return Proposal(outer, written, Removals.REPLACED, keys, partition_by, system, lazy=target is None)
+    stored_keys = tuple(c.name for k in keys if (c := fit.columns.get(k)))  # as the table spells them
+    return Proposal(outer, written, Removals.REPLACED, stored_keys, partition_by, system, lazy=target is None)
 
 
 def duplicates(rows: Relation, keys: Sequence[str], limit: int) -> exp.Select:
@@ -53,11 +54,10 @@ def duplicates(rows: Relation, keys: Sequence[str], limit: int) -> exp.Select:
 
 def _merged(rows: Relation, target: Relation | None, fit: Fit, keys: Sequence[str], *, unique: bool) -> exp.Select:
     """The row as it would be stored: the slice's values, and the stored ones where the slice has no such column."""
-    carried = {c.fold for c in rows.schema}
     values = [
         named(
-            cast(col(c.name, "s"), c.type)
-            if c.fold in carried
+            cast(col(come.name, "s"), c.type)
+            if (come := rows.schema.get(c.name))
             else col(c.name, "t")
             if target and c.name in target.schema
             else cast(exp.null(), c.type),
@@ -75,7 +75,7 @@ def _merged(rows: Relation, target: Relation | None, fit: Fit, keys: Sequence[st
     stored = select(*(col(n) for n in target.schema.names), named(exp.true(), _FOUND)).from_(table(target.name))
     # the slice's keys take the target's types before they are compared
     on = all_of(
-        same(cast(col(k, "s"), c.type), col(k, "t")) if (c := target.schema.get(k)) else same_keys([k], "s", "t")
+        same(cast(col(k, "s"), c.type), col(c.name, "t")) if (c := target.schema.get(k)) else same_keys([k], "s", "t")
         for k in keys
     )
     return tree.join(stored.subquery("t"), on=on, join_type="left")

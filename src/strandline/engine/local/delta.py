@@ -70,7 +70,8 @@ def _marked(rows: pa.RecordBatchReader, system: Sequence[str]) -> pa.RecordBatch
 
 
 def _merge(workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties) -> None:
-    on = " AND ".join(f's."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}"' for k in changes.keys)
+    # in brackets: deltalake reads x IS NOT DISTINCT FROM y AND z as x IS NOT DISTINCT FROM (y AND z)
+    on = " AND ".join(f'(s."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}")' for k in changes.keys)
     values = {f'"{_q(n)}"': f's."{_q(n)}"' for n in changes.columns.names}
     merge = delta.merge(
         workspace.arrow(rows_of(changes.additions, changes.columns)),

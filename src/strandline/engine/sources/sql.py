@@ -62,7 +62,9 @@ def plan_read(source: SqlSource, *, partitioned: bool) -> SqlRead:
         origin = _origin(connection, source)
         every = _columns(connection, source, origin, dialect)
         wanted = {c.casefold() for c in source.columns or ()}
-        columns = [c for c in every if c.name.casefold() in wanted] or every
+        # with a name among them that is not there, all are read: whoever asks for it will say so, and needs the others
+        known = wanted <= {c.name.casefold() for c in every}
+        columns = [c for c in every if c.name.casefold() in wanted] if wanted and known else every
         tree = select(*(named(c.expression, c.name) for c in columns))
         bounds: list[str] = []
         if partitioned and source.partition_column and source.num_partitions:

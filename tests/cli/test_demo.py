@@ -1,0 +1,84 @@
+"""The demo from its first row to its last word, in process and with a small shop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
+
+from strandline.cli import demo_data
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, number in {
+        "CUSTOMERS": 400,
+        "PRODUCTS": 20,
+        "ORDERS": 900,
+        "UPDATED": 30,
+        "INSERTED": 7,
+        "DELETED": 5,
+    }.items():
+        monkeypatch.setattr(demo_data, name, number)
+    monkeypatch.setattr(demo_data, "REPRICED", 40)
+
+
+def test_it_shows_what_changed(cli: Call, tmp_path: Path) -> None:
+    answer = cli("demo", "--engine", "pandas", "--json")
+    assert answer.code == 0
+    told = answer.json
+    assert told["rows"] == {"customers": 400, "products": 20, "orders": 900}
+    assert told["source_changes"] == {
+        "customers_updated": 30, "customers_inserted": 7, "customers_deleted": 5, "orders_updated": 40,
+    }  # fmt: skip
+    first, second = ({n["name"]: n for n in run["nodes"]} for run in told["runs"])
+    assert first["silver_customers"]["inserted"] == 400
+    assert (second["silver_customers"]["inserted"], second["silver_customers"]["updated"]) == (7, 30)
+    assert (second["silver_orders"]["inserted"], second["silver_orders"]["updated"]) == (0, 40)
+    assert second["silver_products"]["status"] == "unchanged"
+    assert told["deleted_at_source_still_in_silver"] == 5
+    assert [r["table"] for r in told["changed_rows"]] == [
+        "silver.customers",
+        "gold.customer_revenue",
+        "gold.country_revenue",
+    ]
+    assert all(r["before"] != r["after"] for r in told["changed_rows"])
+    assert cli("status", "--project-dir", ".demo").code == 0
+    assert "engine: pandas " in (tmp_path / ".demo/strandline.yaml").read_text()
+
+
+def test_it_can_be_started_again_and_says_what_it_measured(cli: Call) -> None:
+    assert cli("demo", "--engine", "pandas", "--quiet").out == ""
+    answer = cli("demo", "--engine", "pandas")
+    assert answer.code == 0
+    assert "A shop in .demo/shop.db: 400 customers, 20 products, 900 orders." in answer.out
+    assert "30 customers changed, 7 added, 5 deleted" in answer.out
+    assert "9 nodes: 8 succeeded, 1 unchanged in " in answer.out
+    assert "5 customers deleted in the shop, 5 of them still in silver.customers:" in answer.out
+    assert "strandline does not yet remove them" in answer.out
+    assert " → " in answer.out
+
+
+def test_it_touches_no_folder_that_is_not_its_own(cli: Call, tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / "lake" / "precious"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    answer = cli("demo", "--dir", "mine", "--engine", "pandas")
+    assert answer.code == 2
+    assert "was not made by `strandline demo`" in answer.err
+    assert mine.read_text() == "mine"
+    assert cli("demo", "--dir", "mine/lake/precious", "--engine", "pandas").code == 2
+
+
+def test_the_shop_is_the_same_each_time(tmp_path: Path) -> None:
+    import sqlite3
+    from contextlib import closing
+
+    def rows(name: str) -> list[str]:
+        demo_data.create(tmp_path / name)
+        demo_data.change(tmp_path / name)
+        with closing(sqlite3.connect(tmp_path / name)) as shop:
+            return list(shop.iterdump())
+
+    assert rows("a.db") == rows("b.db")

@@ -1,0 +1,151 @@
+"""strandline as a program: its start, pipes, terminals, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import ENVIRONMENT, Call, add
+
+from strandline import __version__
+
+HEAVY = ("pyspark", "duckdb", "deltalake", "pyarrow", "pandas", "sqlalchemy", "sqlglot", "pydantic", "jinja2", "rich")
+NAP = """
+  - name: gold_nap
+    read: {connection: files, path: customers.csv}
+    transform: {steps: [{operation: python, params: {function: slow.nap, engine: pandas}}]}
+    write: {connection: gold, table: nap, mode: overwrite}
+"""
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"], ["demo", "--help"], []])
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
+    code = (
+        "import sys\nfrom strandline.cli.main import main\n"
+        f"try: main({args!r})\nexcept SystemExit as e: assert not e.code\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert done.stderr.strip() == "[]"
+    assert "strandline" in done.stdout
+
+
+def test_version(program: Call) -> None:
+    assert program("--version").out == f"strandline {__version__}\n"
+
+
+def test_without_a_terminal_there_are_no_colours(program: Call, shop: Path) -> None:
+    for command in ("plan", "run", "status", "history", "ls", "validate"):
+        answer = program(command, "--project-dir", "shop")
+        assert answer.code == 0
+        assert "\x1b" not in answer.out + answer.err
+        assert "\r" not in answer.out
+
+
+def test_json_is_clean_at_the_level_of_the_file(program: Call, shop: Path) -> None:
+    (shop / "loud.py").write_text(
+        "import os\ndef step(frame):\n    os.write(1, b'straight to stdout')\n    return frame\n"
+    )
+    add(shop, NAP.replace("slow.nap", "loud.step"))
+    answer = program("run", "--project-dir", "shop", "--json", "--select", "gold_nap")
+    assert json.loads(answer.out)["status"] == "success"
+    assert "straight to stdout" in answer.err
+
+
+def test_a_reader_that_leaves_is_not_an_error(program: Call, shop: Path) -> None:
+    answer = program(shell="run --project-dir shop | true; echo ${PIPESTATUS[0]}")
+    assert (answer.out, answer.err) == ("0\n", "")
+    answer = program(shell="history --project-dir shop --json | head -1; echo ${PIPESTATUS[0]}")
+    assert (answer.out, answer.err) == ("{\n0\n", "")
+    answer = program(shell="ls --project-dir shop >&-; echo $?")
+    assert (answer.out, answer.err) == ("0\n", "")
+
+
+def test_a_terminal_that_knows_ascii_only(program: Call, shop: Path) -> None:
+    answer = program("run", "--project-dir", "shop", PYTHONIOENCODING="ascii")
+    assert answer.code == 0
+    assert "? bronze_customers" in answer.out
+
+
+def _on_a_terminal(args: list[str], cwd: Path, **environment: str) -> tuple[int, str]:
+    """Run it on a terminal of 80 columns; returns the exit code and all it wrote there."""
+    ours, theirs = pty.openpty()
+    env = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment}
+    if "NO_COLOR" not in environment:
+        env.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "strandline", *args], stdout=theirs, stderr=theirs, cwd=cwd, env=env
+    )
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not piece:
+            break
+        written += piece
+    os.close(ours)
+    return process.wait(timeout=60), written.decode()
+
+
+def test_on_a_terminal_it_is_drawn_live_and_in_colour(shop: Path) -> None:
+    code, written = _on_a_terminal(["run"], shop)
+    assert code == 0
+    assert "\x1b[32m✓" in written
+    assert "running" in written
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # the cursor is back
+
+
+def test_no_color_is_honoured(shop: Path) -> None:
+    code, written = _on_a_terminal(["run"], shop, NO_COLOR="1")
+    assert code == 0
+    assert "✓ bronze_customers" in written
+    assert not any(f"\x1b[{n}m" in written for n in (1, 2, 31, 32, 33, 36))
+
+
+def test_80_columns_are_enough(shop: Path) -> None:
+    long = "gold_" + "long_" * 12 + "name"
+    add(
+        shop,
+        NAP.replace("gold_nap", long).replace(
+            "transform: {steps: [{operation: python, params: {function: slow.nap, engine: pandas}}]}", ""
+        ),
+    )
+    for command in ("run", "status", "history", "ls"):
+        code, written = _on_a_terminal([command], shop, NO_COLOR="1", TERM="xterm")
+        assert code == 0
+        ended = [line.rsplit("\x1b", 1)[-1] for line in written.replace("\r", "\n").split("\n")]
+        assert max(len(line) for line in ended) <= 80 + 3  # what is left of an escape sequence
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_ctrl_c_ends_at_once(shop: Path, options: tuple[str, ...]) -> None:
+    started = shop / "started"
+    (shop / "slow.py").write_text(
+        "import pathlib, time\n"
+        f"def nap(frame):\n    pathlib.Path({str(started)!r}).touch()\n    time.sleep(60)\n    return frame\n"
+    )
+    add(shop, NAP)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "strandline", "run", "--select", "gold_nap", *options],
+        cwd=shop, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+    )  # fmt: skip
+    while not started.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.splitlines()[-1].startswith("interrupted")
+    assert "Traceback" not in err
+    if options:
+        assert json.loads(out)["error"]["code"] == "interrupted"

@@ -1,0 +1,168 @@
+"""What goes wrong outside: each fault is told in our words, names what to do, and leaves nothing half written."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy
+
+from strandline.testing.frames import read_table
+from strandline.testing.projects import make_project
+
+SECRET = "not-the-right-one"
+
+
+@pytest.fixture
+def shop(tmp_path):
+    with sqlite3.connect(tmp_path / "shop.db") as connection:
+        connection.execute("CREATE TABLE t (id INTEGER, name TEXT, amount REAL)")
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", [(1, "a", 0.5), (1, "b", 1.5), (None, "c", 2.5)])
+    connection.close()
+    return "sqlite:///shop.db"
+
+
+def failed(tmp_path, platform, url, *, read=None, steps=(), sql=None, login=None, **write):
+    """Run one node that must fail; returns its error."""
+    node = {
+        "name": "n",
+        "read": {"connection": "erp", **(read or {"table": "t"})},
+        "write": {"connection": "lake", "table": "t", "mode": "append", **write},
+    }
+    if steps:
+        node["transform"] = {"steps": [{"operation": name, "params": params} for name, params in steps]}
+    if sql:
+        node["transformation_sql"] = sql
+    connections = {"erp": {"type": "sql", "url": url, **(login or {})}}
+    before = sorted(p.name for p in (tmp_path / "lake" / "t").glob("*"))
+    project = make_project(tmp_path, [node], connections=connections)
+    result = project.run(platform=platform)
+    error = result.nodes[0].error
+    assert result.exit_code == 1
+    assert error is not None
+    text = f"{error['message']} {error['hint']}"
+    assert SECRET not in text
+    assert not any(word in text for word in ("Traceback", "java.", "py4j", "\tat ", "org.apache", "sqlalchemy", "\n"))
+    assert sorted(p.name for p in (tmp_path / "lake" / "t").glob("*")) == before
+    return error
+
+
+def test_a_dead_database(tmp_path, platform):
+    with socket.socket() as taken:  # bound and not listening: nobody answers there
+        taken.bind(("127.0.0.1", 0))
+        url = f"postgresql://127.0.0.1:{taken.getsockname()[1]}/shop"
+        error = failed(tmp_path, platform, url, login={"user": "etl"})
+    assert error["code"] == "source_down"
+    assert "connection `erp`: the database cannot be reached" in error["message"]
+
+
+def test_a_wrong_password(tmp_path, platform, postgres_url, monkeypatch):
+    url = sqlalchemy.make_url(postgres_url)
+    monkeypatch.setenv("STRANDLINE_TEST_PASSWORD", SECRET)
+    login = {"user": url.username, "password": "${env:STRANDLINE_TEST_PASSWORD}"}
+    error = failed(tmp_path, platform, f"postgresql://{url.host}:{url.port}/{url.database}", login=login)
+    assert error["message"] == f"connection `erp`: the database refused user `{url.username}`: wrong user or password"
+    assert "password:" in error["hint"]
+
+
+def test_a_password_that_is_not_set(tmp_path, platform, monkeypatch):
+    monkeypatch.delenv("STRANDLINE_TEST_PASSWORD", raising=False)
+    login = {"user": "etl", "password": "${env:STRANDLINE_TEST_PASSWORD}"}
+    error = failed(tmp_path, platform, "postgresql://127.0.0.1:1/shop", login=login)
+    assert "the environment variable `STRANDLINE_TEST_PASSWORD` is not set" in error["message"]
+
+
+def test_a_missing_database_file(tmp_path, platform):
+    error = failed(tmp_path, platform, "sqlite:///gone.db")
+    assert "there is no SQLite file gone.db" in error["message"]
+    assert not (tmp_path / "gone.db").exists()  # asking for it did not make it
+
+
+def test_a_missing_table_names_the_nearest(tmp_path, platform, shop):
+    error = failed(tmp_path, platform, shop, read={"table": "tt"})
+    assert error["message"] == "connection `erp`: there is no table `tt`"
+    assert error["hint"] == "did you mean `t`?"
+
+
+def test_a_query_the_database_refuses(tmp_path, platform, shop):
+    error = failed(tmp_path, platform, shop, read={"query": "SELECT nope FROM t"})
+    assert "no such column: nope" in error["message"]
+
+
+def test_a_table_that_is_not_delta(tmp_path, platform, shop):
+    (tmp_path / "lake" / "t").mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "lake" / "t" / "part-0.parquet")
+    error = failed(tmp_path, platform, shop)
+    assert error["message"] == "lake.t: what is stored there is not a Delta table"
+    assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "sql", "write"),
+    [
+        ([("filter", {"condition": "amuont > 1"})], None, {}),
+        ([("select", {"columns": ["id", "amuont"]})], None, {}),
+        ([("cast", {"columns": {"amuont": "int"}})], None, {}),
+        ([("deduplicate", {"keys": ["id"], "order_by": "amuont DESC"})], None, {}),
+        ([], "SELECT source.amuont FROM source", {}),
+        ([], "SELECT amuont FROM source", {}),
+        ([], None, {"mode": "upsert", "keys": ["amuont"]}),
+        ([], None, {"partition_by": ["amuont"]}),
+    ],
+)
+def test_a_column_that_does_not_exist_names_the_nearest(tmp_path, platform, shop, steps, sql, write):
+    error = failed(tmp_path, platform, shop, steps=steps, sql=sql, **write)
+    assert error["code"] == "unknown_column"
+    assert "there is no column `amuont`" in error["message"]
+    assert error["hint"] == "did you mean `amount`?"
+
+
+def test_a_value_that_cannot_be_cast(tmp_path, platform, shop):
+    error = failed(tmp_path, platform, shop, steps=[("cast", {"columns": {"name": "date"}})])
+    assert error["code"] == "cast"
+    assert "is not a date" in error["message"]
+    assert "column `name`" in error["message"]
+
+
+def test_duplicate_keys_are_shown(tmp_path, platform, shop):
+    error = failed(tmp_path, platform, shop, mode="upsert", keys=["id"])
+    assert error["code"] == "duplicate_keys"
+    assert "1 key of (id) occur more than once in the rows to write, for example id=1" in error["message"]
+    assert "deduplicate" in error["hint"]
+
+
+def test_duplicate_keys_against_an_existing_table(tmp_path, platform, shop):
+    node = {
+        "name": "n",
+        "read": {"connection": "erp", "query": "SELECT * FROM t WHERE name <> 'b'"},
+        "write": {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]},
+    }
+    make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}}).run(platform=platform, check=True)
+    error = failed(tmp_path, platform, shop, mode="upsert", keys=["id"])
+    assert error["code"] == "duplicate_keys"  # although one of the two equals the stored row
+    assert len(read_table(tmp_path / "lake" / "t").rows) == 2
+
+
+def test_a_type_the_table_cannot_hold(tmp_path, platform, shop):
+    node = {
+        "name": "n",
+        "read": {"connection": "erp", "query": "SELECT id, 1 AS amount FROM t"},
+        "write": {"connection": "lake", "table": "t", "mode": "append"},
+    }
+    make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}}).run(platform=platform, check=True)
+    error = failed(tmp_path, platform, shop)
+    assert error["message"] == "lake.t: column `amount` is bigint in the table, but the rows bring double"
+
+
+def test_division_by_zero(tmp_path, platform, shop):
+    error = failed(tmp_path, platform, shop, sql="SELECT id / (amount - amount) AS x FROM source")
+    assert "division by zero" in error["message"].lower()
+
+
+def test_a_name_that_delta_cannot_hold(tmp_path, platform, shop):
+    error = failed(tmp_path, platform, shop, steps=[("rename", {"columns": {"name": "first name"}})])
+    assert "cannot have a column called `first name`" in error["message"]
+    assert "first_name" in error["hint"]
