@@ -16,7 +16,7 @@ from strandline.config.resolve import control_location, redact, secret_values
 from strandline.engine import connect
 from strandline.engine.base import Platform
 from strandline.engine.control_store import DeltaStore
-from strandline.errors import StrandlineError
+from strandline.errors import NodeError, StrandlineError
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult
 from strandline.run import Runner, plan_node
@@ -76,6 +76,9 @@ class StrandlineProject:
             except StrandlineError as e:
                 errors.append(e)
                 return self._failed(name, e)
+            except Exception as e:  # noqa: BLE001 – the boundary: a fault of ours in one node must not stop the others
+                errors.append(_internal(e))
+                return self._failed(name, errors[-1])
 
         with self._platform(platform) as platform_:
             watch.engine_ready()
@@ -138,6 +141,14 @@ class StrandlineProject:
 def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProject:
     """Load a project from a folder or a file."""
     return StrandlineProject(load_project(path), engine=engine)
+
+
+def _internal(error: Exception) -> StrandlineError:
+    """A fault of strandline itself, told in one line; its trace goes along for `--debug`."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    wrapped = NodeError(f"internal error: {type(error).__name__}: {first}", hint="--debug shows where")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _patterns(select: str | Iterable[str] | None) -> list[str]:

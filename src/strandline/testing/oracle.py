@@ -429,22 +429,23 @@ def _decimal(value: Decimal, type_: str) -> Decimal:
 
 
 _DAY = r"(\d{4})-(\d\d)-(\d\d)"
-_TIME = r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,6}))?)?"
-_NUMBER = r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,3})?"
+_MINUTES, _SECONDS = r"([01]\d|2[0-3]):([0-5]\d)", r":([0-5]\d)(?:\.(\d{1,6}))?"
+_ZONE = r"(Z|[+-](?:0\d|1[0-7]):[0-5]\d)"
+_DIGITS = r"[+-]?(\d+(\.\d*)?|\.\d+)"
 _GRAMMAR = {
     "integer": r"[+-]?\d{1,19}",
-    "decimal": _NUMBER,
-    "float": rf"({_NUMBER}|nan|[+-]?inf(inity)?)",
-    "boolean": r"true|false|t|f|yes|no|y|n|1|0",
+    "decimal": _DIGITS,
+    "float": rf"(?i)({_DIGITS}(e[+-]?\d{{1,3}})?|nan|[+-]?inf(inity)?)",
+    "boolean": r"(?i)true|false|t|f|yes|no|y|n|1|0",
     "date": _DAY,
-    "timestamp": rf"{_DAY}(?:[ t]{_TIME}(z|[+-]\d\d:\d\d)?)?",
-    "timestamp_ntz": rf"{_DAY}(?:[ t]{_TIME})?",
+    "timestamp": rf"{_DAY}(?:[ T]{_MINUTES}(?:{_SECONDS}{_ZONE}?)?)?",
+    "timestamp_ntz": rf"{_DAY}(?:[ T]{_MINUTES}(?:{_SECONDS})?)?",
 }
 
 
 def parse(text: str, type_: str) -> Any:
-    """A value from text: blanks around it do not matter, nor does case; anything else outside the grammar is refused."""
-    kind, text = family(type_), text.strip(" ").lower()
+    """A value from text: blanks around it do not matter; what is outside the grammar is refused."""
+    kind, text = family(type_), text.strip(" ")
     found = re.fullmatch(_GRAMMAR[kind], text, re.ASCII)
     if not found:
         raise NotCastable(f"{text!r} as {type_}")
@@ -457,7 +458,7 @@ def parse(text: str, type_: str) -> Any:
             case "float":
                 return float(text)
             case "boolean":
-                return text in ("true", "t", "yes", "y", "1")
+                return text.lower() in ("true", "t", "yes", "y", "1")
             case "date":
                 return date.fromisoformat(text)
             case _:
@@ -474,6 +475,6 @@ def _local(found: re.Match[str]) -> datetime:
 def _instant(found: re.Match[str]) -> datetime:
     zone = found[8]
     shift = timedelta()
-    if zone and zone != "z":
+    if zone and zone != "Z":
         shift = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6])) * (-1 if zone[0] == "-" else 1)
     return _local(found).replace(tzinfo=UTC) - shift

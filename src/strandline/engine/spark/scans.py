@@ -7,6 +7,7 @@ from functools import reduce
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from py4j.protocol import Py4JError
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
@@ -128,7 +129,14 @@ def _file_column(source: FileSource) -> list[SparkColumn]:
 def _counted(frame: DataFrame) -> Counted:
     """A frame that counts its rows while something else reads it."""
     seen = Observation()
-    return frame.observe(seen, f.count(f.lit(1)).alias("n")), lambda: int(seen.get["n"])
+
+    def rows() -> int | None:
+        try:
+            return int(seen.get["n"])
+        except Py4JError:  # nothing was observed: Spark saw that the rows cannot matter, and read none of them
+            return None
+
+    return frame.observe(seen, f.count(f.lit(1)).alias("n")), rows
 
 
 def _tick(name: str) -> str:
