@@ -19,7 +19,7 @@ from strandline.errors import DuplicateKeys, ReadError, TransformError, UnknownC
 from strandline.plan.reading import SOURCE_FILE, Input, inputs, is_lake, source_of, table_of
 from strandline.schema.diff import Fit, fit
 from strandline.sql.expr import named, rows_of, select, table
-from strandline.sql.portable import deterministic, parse, refuse_untested
+from strandline.sql.portable import deterministic, family, parse, refuse_untested
 from strandline.strategy import append as appending
 from strandline.strategy import upsert as upserting
 from strandline.strategy.changes import ChangeSet, Counts, Proposal, Removals, evaluated, measures
@@ -186,18 +186,33 @@ def reconcile(
     shape = fit(rows.schema, have, state.system if state else (), job.target.label)
     target = target_rows(job, engine, state)
     parts = state.partition_by if state else tuple(_spelled(rows, write.partition_by))
+    rows = engine.query(appending.partitionable(rows, parts)) if _texts(rows, parts) else rows
     match write.mode:
         case "append":
             return shape, appending.append(rows, shape, parts, first=target is None), target
         case "overwrite":
             return shape, appending.overwrite(Snapshot(rows), shape, parts, first=target is None), target
-    condition = parse(write.update_condition, f"{job.node.name}: update_condition") if write.update_condition else None
+    condition = _condition(job, engine)
     keys = tuple(_spelled(rows, write.keys))
     hashed = write.row_hash if state is None else bool(state.system)
     proposal = upserting.upsert(
         rows, target, shape, keys, condition=condition, hashed=hashed, unique=_unique(job.node), partition_by=parts
     )
     return shape, proposal, target
+
+
+def _condition(job: Job, engine: Engine) -> exp.Expr | None:
+    sql, where = job.node.write.update_condition, f"{job.node.name}: update_condition"
+    if sql is None:
+        return None
+    tree = parse(sql, where)
+    if engine.dialect != "spark":
+        refuse_untested(tree, where)
+    return tree
+
+
+def _texts(rows: Relation, parts: Sequence[str]) -> bool:
+    return any((c := rows.schema.get(p)) and family(c.type) == "text" for p in parts)
 
 
 def _check_columns(job: Job, rows: Relation, state: TableState | None) -> None:

@@ -175,6 +175,13 @@ def test_history_newest_first(cli: Call, shop: Path) -> None:
     assert "the newest 3 of 10 batches" in few
 
 
+@pytest.mark.parametrize("command", ["validate", "status", "history", "ls"])
+def test_an_answer_is_given_once(cli: Call, shop: Path, command: str) -> None:
+    answer = cli(command, "--project-dir", "shop", "--json")
+    assert isinstance(answer.json, dict)
+    assert answer.err == ""
+
+
 def test_json_is_all_there_is_on_stdout(cli: Call, shop: Path) -> None:
     (shop / "talkative.py").write_text("def step(frame):\n    print('hello from a step')\n    return frame\n")
     add(

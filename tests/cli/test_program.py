@@ -16,7 +16,7 @@ from tests.cli.conftest import ENVIRONMENT, Call, add
 
 from strandline import __version__
 
-HEAVY = ("pyspark", "duckdb", "deltalake", "pyarrow", "pandas", "sqlalchemy", "sqlglot", "pydantic", "jinja2", "rich")
+HEAVY = ("pyspark", "duckdb", "deltalake", "pyarrow", "pandas", "sqlalchemy", "sqlglot", "jinja2", "rich")
 NAP = """
   - name: gold_nap
     read: {connection: files, path: customers.csv}
@@ -35,6 +35,13 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert done.stderr.strip() == "[]"
     assert "strandline" in done.stdout
+
+
+def test_the_first_help_does_not_even_import_pydantic() -> None:
+    code = "import sys, atexit\natexit.register(lambda: print('pydantic' in sys.modules, file=sys.stderr))\n"
+    code += "from strandline.cli.main import main\nmain(['--help'])"  # further ones do: typer checks values with it
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert done.stderr.strip() == "False"
 
 
 def test_version(program: Call) -> None:

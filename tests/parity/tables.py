@@ -153,7 +153,7 @@ def cases(draw: DrawFn, *, keyed: bool, unique: bool = True, varied: bool = True
         carried = draw(st.permutations(carried)) if draw(st.booleans()) else carried
         batch = draw(frames(carried or cols[:1], pools))
         batch = _unique(batch, keys) if keyed and unique else batch
-        batches.append(_varied(draw, batch) if number and varied else batch)
+        batches.append(_varied(draw, batch, batches[0].names) if number and varied else batch)
     write: dict[str, Any] = {"partition_by": [partitioned]} if partitioned else {}
     if draw(st.booleans()):
         write["add_metadata"] = draw(st.sampled_from([True, {"source_connection": True, "extracted_at": False}]))
@@ -178,10 +178,10 @@ def _unique(batch: Frame, keys: list[str]) -> Frame:
     return Frame(batch.columns, list(rows.values()))
 
 
-def _varied(draw: DrawFn, batch: Frame) -> Frame:
+def _varied(draw: DrawFn, batch: Frame, stored: list[str]) -> Frame:
     """The batch with a column spelled in other case, or in a narrower type that still holds its values."""
     for name, type_ in batch.columns:
-        if type_ in _NARROW and draw(st.sampled_from([False, False, True])):
+        if name in stored and type_ in _NARROW and draw(st.sampled_from([False, False, True])):
             batch = _narrowed(batch, name, type_, draw(st.sampled_from(_NARROW[type_])))
     if draw(st.sampled_from([False, False, True])):
         names = {n: n.upper() if n.upper().casefold() == n.casefold() else n for n in batch.names}

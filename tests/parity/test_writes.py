@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from strandline.engine.base import Platform
-from strandline.errors import DuplicateKeys
+from strandline.errors import DuplicateKeys, TableError
 from strandline.result import NodeResult
 from strandline.testing import oracle
 from strandline.testing.frames import assert_same
@@ -122,3 +123,91 @@ def test_upsert_refuses_duplicate_keys(engine_name: str, platform: Platform) -> 
                     assert tuple(map(oracle.comparable, sample)) in twice.keys
                 if table is not None:
                     assert_same(visible(at, table, case), table)
+
+
+# --- update_condition --------------------------------------------------------------------------------------
+
+
+def greater(new: Any, old: Any) -> bool | None:
+    return None if new is None or old is None else new > old
+
+
+CONDITIONS = {
+    "source.v > target.v": lambda new, old: greater(new["v"], old["v"]),
+    "NOT (source.v <=> target.v)": lambda new, old: not oracle.same(new["v"], old["v"]),
+    "source.v <> target.v": lambda new, old: None if new["v"] is None or old["v"] is None else new["v"] != old["v"],
+    "source.v IS NULL OR target.w = 'a'": lambda new, old: (
+        True if new["v"] is None else None if old["w"] is None else old["w"] == "a"
+    ),
+}
+
+
+@st.composite
+def conditional(draw: DrawFn) -> tuple[str, list[Frame]]:
+    """Batches over k, v and w; v may appear only later."""
+    row = st.fixed_dictionaries(
+        {
+            "k": st.sampled_from([None, 0, 1, 2]),
+            "v": st.sampled_from([None, 1, 2, 3]),
+            "w": st.sampled_from([None, "", "a", "b"]),
+        }
+    )
+    columns = [("k", "int"), ("v", "bigint"), ("w", "string")]
+    batches = []
+    for number in range(draw(st.integers(1, 4))):
+        rows = draw(st.lists(row, max_size=6, unique_by=lambda r: r["k"]))
+        late = number == 0 and draw(st.booleans())
+        batches.append(oracle.drop(Frame(columns, rows), ["v"] if late else []))
+    return draw(st.sampled_from(sorted(CONDITIONS))), batches
+
+
+@pytest.mark.parametrize("row_hash", [True, False])
+def test_update_condition_holds_back_updates_only(engine_name: str, platform: Platform, row_hash: bool) -> None:
+    @for_all(engine_name, conditional(), share=0.5)
+    def _(case: tuple[str, list[Frame]]) -> None:
+        sql, batches = case
+        write = {"mode": "upsert", "keys": ["k"], "update_condition": sql, "row_hash": row_hash}
+        with lab(platform, write) as at:
+            table: Frame | None = None
+            for batch in batches:
+                result = at.run(batch)
+                expected = oracle.upsert(table, batch, ["k"], CONDITIONS[sql])
+                assert isinstance(expected, Outcome)
+                check(result, expected, at, visible(at, expected.after, Case(["k"], [], write)), None)
+                table = expected.after
+
+
+# --- a Silver table over a Bronze one ----------------------------------------------------------------------
+
+
+def test_metadata_alone_is_no_change(platform: Platform) -> None:
+    """A row that comes again with a new `_extracted_at` is the same row; a changed one brings its new metadata along."""
+    columns = [("k", "int"), ("v", "string"), ("_extracted_at", "timestamp"), ("_source_file", "string")]
+    early, late = (datetime(2024, 3, 31, hour, tzinfo=UTC) for hour in (1, 2))
+    first = Frame(columns, [dict(k=k, v="a", _extracted_at=early, _source_file="1") for k in (1, 2)])
+    again = Frame(columns, [dict(k=k, v=v, _extracted_at=late, _source_file="2") for k, v in ((1, "a"), (2, "b"))])
+    with lab(platform, {"mode": "upsert", "keys": ["k"], "row_hash": False}) as at:
+        at.run(first)
+        result = at.run(again)
+        assert (result.inserted, result.updated) == (0, 1)
+        assert_same(at.table(), Frame(columns, [first.rows[0], again.rows[1]]))
+
+
+# --- what a table cannot hold ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["first name", "a,b", "a;b", "a{b", "a}b", "a(b", "a)b", "a\tb", "a\nb", "a=b"])
+def test_names_that_delta_cannot_hold_are_refused(platform: Platform, name: str) -> None:
+    """Spark writes no such column without column mapping: both engines refuse it, by name and before they write."""
+    with lab(platform, {"mode": "append"}) as at:
+        with pytest.raises(TableError) as refused:
+            at.run(Frame([(name, "int")], [{name: 1}]))
+        assert name in refused.value.message
+        assert not (at.folder / "lake" / "t").exists()
+
+
+def test_an_empty_text_cannot_be_a_partition(platform: Platform) -> None:
+    """Delta reads an empty partition value as NULL: a row would come back changed."""
+    with lab(platform, {"mode": "append", "partition_by": ["p"]}) as at:
+        with pytest.raises(TableError, match="`p`"):
+            at.run(Frame([("p", "string"), ("v", "int")], [{"p": "", "v": 1}]))

@@ -174,8 +174,6 @@ class _View:
 
 def _left(project: StrandlineProject, platform: Platform, deleted: tuple[int, ...]) -> int:
     """How many of the customers that the shop deleted are still in Silver."""
-    from sqlglot import exp
-
     from strandline.engine.base import LakeSource
     from strandline.plan.reading import table_of
     from strandline.sql.expr import any_of, col, count_where, eq, lit, named, select, table
@@ -186,7 +184,7 @@ def _left(project: StrandlineProject, platform: Platform, deleted: tuple[int, ..
         if state is None:
             return 0
         rows = engine.scan(LakeSource(silver, state.version)).relation
-        gone: exp.Expr = any_of(eq(col("customer_id"), lit(n)) for n in deleted)
+        gone = any_of(eq(col("customer_id"), lit(n)) for n in deleted)
         return int(engine.fetch(select(named(count_where(gone), "n")).from_(table(rows.name)))[0][0])
 
 

@@ -35,11 +35,11 @@ def init(
         folder = project_dir / directory if directory else project_dir
         files = _written(folder)
         for file in files:
-            talk.say(f"wrote {file}")
+            talk.answer(f"wrote {file}")
         where = "" if folder == HERE else f" --project-dir {folder}"
-        talk.say("\nNext:")
-        talk.say(f"  strandline plan{where}    what a run would do")
-        talk.say(f"  strandline run{where}     do it; change a line in landing/ and run again")
+        talk.answer("\nNext:")
+        talk.answer(f"  strandline plan{where}    what a run would do")
+        talk.answer(f"  strandline run{where}     do it; change a line in landing/ and run again")
         talk.data({"dir": str(folder), "files": [str(f) for f in files]})
         return 0
 
@@ -64,7 +64,7 @@ def validate(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = 
         project = talk.load(project_dir)
         config = project.config.config
         nodes, connections = plural(len(config.nodes), "node"), plural(len(config.connections), "connection")
-        talk.say(f"{talk.paint('✓', 'green')} {config.project}: {nodes}, {connections}, no mistakes")
+        talk.answer(f"{talk.paint('✓', 'green')} {config.project}: {nodes}, {connections}, no mistakes")
         talk.data(
             {
                 "valid": True,
@@ -95,7 +95,7 @@ def ls(
         ]
         headers = ("node", "reads", "writes", "mode", "tags", "after")
         for line in table(headers, rows, flexible=(0, 1, 2, 4, 5), width=talk.width):
-            talk.say(line)
+            talk.answer(line)
         talk.data({"nodes": nodes})
         return 0
 

@@ -37,14 +37,13 @@ def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = Fa
         ]  # fmt: skip
         headers = ("node", "status", "batch", "since", "read", "written")
         head, *lines = table(headers, rows, right=(2, 4, 5), flexible=(0,), width=talk.width)
-        talk.say(talk.paint(head, "dim"))
+        talk.answer(talk.paint(head, "dim"))
         for node, line in zip(nodes, lines, strict=True):
             failed = node["status"] == "FAILED"
-            say = talk.insist if failed else talk.say
-            say(talk.paint(line, "red") if failed else line)
+            talk.answer(talk.paint(line, "red") if failed else line, failure=failed)
             for note in _notes(node):
                 for text in indented(note, talk.width):
-                    say(text)
+                    talk.answer(text, failure=failed)
         talk.data({"project": project.config.config.project, "nodes": nodes})
         return 0
 
@@ -101,9 +100,9 @@ def history(
             _refuse_unknown(node, {*project.graph.order, *(r.node for r in every)})
         _print_batches(talk, found[:limit])
         if not found:
-            talk.say("no batch yet: `strandline run` makes the first")
+            talk.answer("no batch yet: `strandline run` makes the first")
         elif len(found) > limit:
-            talk.say(f"the newest {limit:,} of {plural(len(found), 'batch', 'batches')}; --limit shows more")
+            talk.answer(f"the newest {limit:,} of {plural(len(found), 'batch', 'batches')}; --limit shows more")
         talk.data({"batches": [_batch(r) for r in found[:limit]]})
         return 0
 
@@ -125,12 +124,12 @@ def _print_batches(talk: Talk, batches: Sequence[RunRow]) -> None:
     headers = ("", "started", "node", "#", "read", "insert", "update", "delete", "sec")
     head, *lines = table(headers, rows, right=range(3, 9), flexible=(2,), width=talk.width)
     if batches:
-        talk.say(talk.paint(head, "dim"))
+        talk.answer(talk.paint(head, "dim"))
     for batch, line in zip(batches, lines, strict=True):
-        say = talk.insist if batch.status == "failed" else talk.say
-        say(talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:])
+        failed = batch.status == "failed"
+        talk.answer(talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:], failure=failed)
         for text in indented(batch.error, talk.width) if batch.error else []:
-            say(text)
+            talk.answer(text, failure=failed)
 
 
 def _batch(row: RunRow) -> dict[str, Any]:

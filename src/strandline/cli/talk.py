@@ -70,6 +70,11 @@ class Talk:
         """A line of talk that even `--quiet` lets through."""
         write(self.stream, text)
 
+    def answer(self, text: str = "", *, failure: bool = False) -> None:
+        """A line of what was asked for, in words; with `--json` the data says it instead."""
+        if not self.json and (failure or not self.quiet):
+            write(self.stream, text)
+
     def data(self, value: Any) -> None:
         """The answer as JSON; only with `--json`."""
         if self.json:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from strandline.engine.base import FileSource
 from strandline.engine.sources.files import find, first_bad_line
-from strandline.errors import CastError, DuplicateKeys, ReadError, TransformError
+from strandline.errors import CastError, DuplicateKeys, ReadError, TableError, TransformError
 from strandline.sql.portable import find_fault
 
 
@@ -20,6 +20,11 @@ def raise_fault(message: str) -> None:
             raise CastError(column, value, type_)
         case ("duplicates", _):
             raise DuplicateKeys([], 0, [])
+        case ("partition", [column]):
+            raise TableError(
+                f"partition column `{column}`: an empty text cannot be told from NULL there",
+                hint=f"make it NULL with a derive step: {{{column}: \"nullif({column}, '')\"}}, or partition by another column",
+            )
         case ("division", _):
             raise TransformError("division by zero", hint="guard the divisor with nullif(x, 0)")
         case (kind, _):

@@ -7,7 +7,7 @@ DuckDB would read differently is written differently here, and what it cannot do
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlglot
 from sqlglot import exp
@@ -28,6 +28,9 @@ class AnsiSpark(Spark):
     """Spark SQL as Spark 4 runs it: ANSI mode, so a CAST fails instead of giving NULL."""
 
     SAFE_DIVISION = False
+
+    class Tokenizer(Spark.Tokenizer):
+        STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'"]  # since Spark 4, 'it''s' is it's
 
     class Parser(SparkParser):
         STRICT_CAST = True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sqlglot import exp
 
 from strandline.schema.diff import Fit
-from strandline.sql.expr import cast, col, lit, named, select, table
+from strandline.sql.expr import case, cast, col, eq, lit, named, select, table
+from strandline.sql.portable import family, fault
 from strandline.strategy.changes import ACTION, METADATA, Proposal, Removals
 from strandline.types import Column, Relation, Schema, Snapshot
 
@@ -25,7 +26,7 @@ def overwrite(slice_: Snapshot, fit: Fit, partition_by: tuple[str, ...], *, firs
 
 def difference(slice_: Relation, target: Relation, columns: Schema) -> exp.Select:
     """How many rows come and go between two tables, as multisets and without their metadata: one row, two counts."""
-    compared = [c for c in columns if c.name not in METADATA]
+    compared = [c for c in columns if c.fold not in METADATA]
     sides = [_side(relation, compared, weight) for relation, weight in ((slice_, 1), (target, -1))]
     grouped = select(named(exp.Sum(this=col("_n")), "_n"))
     grouped = grouped.from_(exp.union(*sides, distinct=False).subquery("b"))
@@ -38,6 +39,20 @@ def difference(slice_: Relation, target: Relation, columns: Schema) -> exp.Selec
         for s, name in ((come, "come"), (go, "go"))
     ]
     return select(*counts).from_(grouped.subquery("d"))
+
+
+def partitionable(rows: Relation, partition_by: Sequence[str]) -> exp.Select:
+    """The rows, with an error for what Delta would read back as NULL: an empty text in a partition column."""
+    parts = {p.casefold() for p in partition_by}
+    values = [
+        named(_not_empty(c) if c.fold in parts and family(c.type) == "text" else col(c.name), c.name)
+        for c in rows.schema
+    ]
+    return select(*values).from_(table(rows.name))
+
+
+def _not_empty(column: Column) -> exp.Expr:
+    return case((eq(col(column.name), lit("")), fault("partition", lit(column.name))), default=col(column.name))
 
 
 def _side(relation: Relation, columns: list[Column], weight: int) -> exp.Select:

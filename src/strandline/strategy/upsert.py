@@ -120,7 +120,7 @@ def _unchanged(columns: Sequence[Column], target: Relation) -> list[exp.Expr]:
 
 
 def _compared(columns: Schema) -> list[Column]:
-    return [c for c in columns if c.name not in METADATA]
+    return [c for c in columns if c.fold not in METADATA]
 
 
 def _bind(condition: exp.Expr, columns: Schema, target: Relation) -> exp.Expr:
@@ -130,10 +130,12 @@ def _bind(condition: exp.Expr, columns: Schema, target: Relation) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
         ours = node.table.casefold() != "target"
-        schema = columns if ours else target.schema
-        found = schema.get(node.name)
+        found = columns.get(node.name) or (None if ours else target.schema.get(node.name))
         if found is None:
-            raise UnknownColumn(node.name, schema.names, where=f"update_condition, {'source' if ours else 'target'}")
-        return col(found.name if ours else _OLD + found.name)
+            raise UnknownColumn(node.name, columns.names, where=f"update_condition, {'source' if ours else 'target'}")
+        if ours:
+            return col(found.name)
+        # a column that this batch brings was NULL until now
+        return col(_OLD + found.name) if found.name in target.schema else cast(exp.null(), found.type)
 
     return exp.Paren(this=condition.copy().transform(bind))
