@@ -20,7 +20,9 @@ ENGINES = ["pandas", *([pytest.param("spark", marks=pytest.mark.spark)] if SPARK
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("ci", derandomize=True, database=None, print_blob=False, **_COMMON)
 settings.register_profile("soak", **_COMMON)
-settings.register_profile("quick", parent=settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])  # no shrinking
+settings.register_profile(
+    "quick", parent=settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate]
+)  # no shrinking
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

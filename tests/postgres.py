@@ -69,16 +69,48 @@ def postgres() -> Iterator[str]:
         env = {"PATH": os.environ.get("PATH", ""), "HOME": str(home), "LC_ALL": "C", "TZ": "UTC"}
         run = {"cwd": home, "env": env, **who}
         subprocess.run(
-            [bin_ / "initdb", "-D", home / "data", "-U", "strandline", "--pwfile", home / "password",
-             "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"],
-            check=True, capture_output=True, **run,
+            [
+                bin_ / "initdb",
+                "-D",
+                home / "data",
+                "-U",
+                "strandline",
+                "--pwfile",
+                home / "password",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+            ],
+            check=True,
+            capture_output=True,
+            **run,
         )
         port, log = _free_port(), home / "log"
         with log.open("wb") as out:
             server = subprocess.Popen(
-                [bin_ / "postgres", "-D", home / "data", "-h", "127.0.0.1", "-p", str(port), "-k", "",
-                 "-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, **run,
+                [
+                    bin_ / "postgres",
+                    "-D",
+                    home / "data",
+                    "-h",
+                    "127.0.0.1",
+                    "-p",
+                    str(port),
+                    "-k",
+                    "",
+                    "-c",
+                    "fsync=off",
+                    "-c",
+                    "synchronous_commit=off",
+                    "-c",
+                    "full_page_writes=off",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                **run,
             )
         _wait(server, port, log)
         yield f"postgresql+psycopg://strandline:{PASSWORD}@127.0.0.1:{port}/postgres"
@@ -91,5 +123,3 @@ def postgres() -> Iterator[str]:
                 server.kill()
                 server.wait()
         shutil.rmtree(home, ignore_errors=True)
-
-

@@ -36,7 +36,9 @@ def test_only_engines_import_engines():
 def test_meaning_does_not_import_effects():
     for folder in ("sql", "strategy", "schema", "control"):
         for file in (SRC / folder).rglob("*.py"):
-            wrong = {i for i in imports(file) if i.startswith(("strandline.engine", "strandline.run", "strandline.cli"))}
+            wrong = {
+                i for i in imports(file) if i.startswith(("strandline.engine", "strandline.run", "strandline.cli"))
+            }
             assert not wrong, f"{file.relative_to(SRC)} imports {wrong}"
 
 

@@ -180,10 +180,17 @@ def test_records(tmp_path, pandas_platform, shop):
     run = project(tmp_path).run("+silver_customers", platform=pandas_platform)
     store = project(tmp_path).store
     silver = next(r for r in store.all_control() if r.node == "silver_customers")
-    assert (silver.source_table, silver.last_processed_version, silver.batch_status) == ("lake.bronze/customers", 0, "SUCCESS")
+    assert (silver.source_table, silver.last_processed_version, silver.batch_status) == (
+        "lake.bronze/customers",
+        0,
+        "SUCCESS",
+    )
     assert (silver.rows_read, silver.rows_written, silver.batch_id) == (20, 20, "silver_customers/1")
     assert {r.run_id for r in store.runs(10)} == {run.run_id}
-    assert {r.token for r in store.runs(10)} == {"strandline/test/bronze_customers/1", "strandline/test/silver_customers/1"}
+    assert {r.token for r in store.runs(10)} == {
+        "strandline/test/bronze_customers/1",
+        "strandline/test/silver_customers/1",
+    }
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from strandline.plan.reading import SOURCE_FILE, Input, inputs, is_lake, source_
 from strandline.schema.diff import Fit, fit
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.portable import deterministic, family, parse, refuse_untested
+from strandline.sql.typing import spark_expression, spark_types
 from strandline.strategy import append as appending
 from strandline.strategy import upsert as upserting
 from strandline.strategy.changes import ChangeSet, Counts, Proposal, Removals, evaluated, measures
@@ -27,7 +28,7 @@ from strandline.transform import registry
 from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import EngineContext
 from strandline.transform.sql import run_sql
-from strandline.types import Clock, Relation, Snapshot, Table, TableState
+from strandline.types import Clock, Relation, Schema, Snapshot, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Relation:
         tree = parse(node.transformation_sql, where)
         if engine.dialect != "spark":
             refuse_untested(tree, where)
-        rows = engine.query(run_sql(tree, sources, where))
+        query = run_sql(tree, sources, where)
+        rows = engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
     else:
         rows = next(iter(sources.values()))
     added = with_metadata(rows, metadata_columns(node, job.inputs, job.clock), file=files)
@@ -192,7 +194,7 @@ def reconcile(
             return shape, appending.append(rows, shape, parts, first=target is None), target
         case "overwrite":
             return shape, appending.overwrite(Snapshot(rows), shape, parts, first=target is None), target
-    condition = _condition(job, engine)
+    condition = _condition(job, engine, shape.columns)
     keys = tuple(_spelled(rows, write.keys))
     hashed = write.row_hash if state is None else bool(state.system)
     proposal = upserting.upsert(
@@ -201,14 +203,15 @@ def reconcile(
     return shape, proposal, target
 
 
-def _condition(job: Job, engine: Engine) -> exp.Expr | None:
+def _condition(job: Job, engine: Engine, columns: Schema) -> exp.Expr | None:
     sql, where = job.node.write.update_condition, f"{job.node.name}: update_condition"
     if sql is None:
         return None
     tree = parse(sql, where)
-    if engine.dialect != "spark":
-        refuse_untested(tree, where)
-    return tree
+    if engine.dialect == "spark":
+        return tree
+    refuse_untested(tree, where)
+    return spark_expression(tree, {"source": columns, "target": columns}, where)
 
 
 def _texts(rows: Relation, parts: Sequence[str]) -> bool:

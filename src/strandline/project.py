@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.batch import Job
 from strandline.config.load import Project, load_project
@@ -15,13 +16,15 @@ from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, redact, secret_values
 from strandline.engine import connect
 from strandline.engine.base import Platform
-from strandline.engine.control_store import DeltaStore
 from strandline.errors import NodeError, StrandlineError
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult
 from strandline.run import Runner, plan_node
 from strandline.schedule import STOPS, walk
 from strandline.types import Clock, Relation
+
+if TYPE_CHECKING:
+    from strandline.engine.control_store import DeltaStore
 
 
 class Observer:
@@ -48,6 +51,8 @@ class StrandlineProject:
     @property
     def store(self) -> DeltaStore:
         """The control tables."""
+        from strandline.engine.control_store import DeltaStore
+
         project = self.config
         return DeltaStore(Path(control_location(project.config.connections, project.config.control, project.root)))
 
@@ -64,7 +69,7 @@ class StrandlineProject:
         watch = observer or Observer()
         chosen = self.graph.select(_patterns(select))
         clock = Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(clock))
+        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
         errors: list[StrandlineError] = []
 
         def work(name: str) -> NodeResult:

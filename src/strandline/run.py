@@ -15,6 +15,7 @@ from typing import Any
 
 from strandline import batch as batches
 from strandline.batch import Job, Outcome
+from strandline.config.resolve import redact
 from strandline.control import ledger
 from strandline.control.ledger import Batch, ControlRow, Store
 from strandline.engine.base import Engine
@@ -43,6 +44,7 @@ class Runner:
 
     store: Store
     run_id: str
+    secrets: Sequence[str] = ()  # never recorded, whatever a driver says
 
     def run(self, job: Job, engine: Engine) -> NodeResult:
         """One batch of one node; raises what went wrong, after it is recorded."""
@@ -149,9 +151,10 @@ class Runner:
         return result
 
     def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float) -> None:
-        result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3), error=error.as_dict())
-        self._log(this, result, {}, error.message)
-        self.store.put(ledger.control_rows(this, "FAILED", _now(), error=error.message))
+        result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3))
+        message = redact(error.message, self.secrets)
+        self._log(this, result, {}, message)
+        self.store.put(ledger.control_rows(this, "FAILED", _now(), error=message))
 
     def _log(self, this: Batch, result: NodeResult, coverage: Mapping[str, Any], error: str | None) -> None:
         token = this.token

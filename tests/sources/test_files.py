@@ -63,7 +63,9 @@ def test_options_and_schema(tmp_path, platform):
 
 
 def test_a_glob_reads_by_column_name_and_tells_the_file(tmp_path, platform):
-    land(tmp_path, a_csv="\ufeffid,name\n1,one\n", **{"sub dir__b+ü %_csv": "NAME,id,extra\ntwo,2,E\n", "empty_csv": ""})
+    land(
+        tmp_path, a_csv="\ufeffid,name\n1,one\n", **{"sub dir__b+ü %_csv": "NAME,id,extra\ntwo,2,E\n", "empty_csv": ""}
+    )
     table = run(tmp_path, platform, {"path": "**/*.csv"}, add_metadata=True)
     assert rows(table, "id", "name", "extra", "_source_file", "_source_connection") == [
         ("1", "one", None, "a.csv", "files"),
@@ -85,7 +87,8 @@ def test_parquet_keeps_its_types_and_unites_columns(tmp_path, platform):
     (tmp_path / "landing").mkdir()
     pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), tmp_path / "landing" / "a.parquet")
     pq.write_table(
-        pa.table({"id": pa.array([2], pa.int32()), "x": pa.array([Decimal("1.10")])}), tmp_path / "landing" / "b.parquet"
+        pa.table({"id": pa.array([2], pa.int32()), "x": pa.array([Decimal("1.10")])}),
+        tmp_path / "landing" / "b.parquet",
     )
     table = run(tmp_path, platform, {"path": "*.parquet"})
     assert dict(table.columns) == {"id": "int", "x": "decimal(3,2)"}

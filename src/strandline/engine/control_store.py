@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.control.ledger import ControlRow, RunRow, as_values
+from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict
 
 _TRIES = 20
@@ -28,11 +29,10 @@ class DeltaStore:
         self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
 
     def control(self, node: str) -> list[ControlRow]:
-        rows = self._read("etl_control", [("node", "=", node)])
-        return [ControlRow(**r) for r in rows]
+        return [r for r in self.all_control() if r.node == node]
 
     def all_control(self) -> list[ControlRow]:
-        return [ControlRow(**r) for r in self._read("etl_control", None)]
+        return [ControlRow(**r) for r in self._read("etl_control")]
 
     def put(self, rows: Sequence[ControlRow]) -> None:
         data = _arrow(ControlRow, rows)
@@ -55,16 +55,15 @@ class DeltaStore:
         self._retried(lambda: write_deltalake(str(self.folder / "etl_runs"), data, mode="append"))
 
     def runs(self, limit: int) -> list[RunRow]:
-        rows = [RunRow(**r) for r in self._read("etl_runs", None)]
+        rows = [RunRow(**r) for r in self._read("etl_runs")]
         return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)[:limit]
 
-    def _read(self, name: str, filters: Any) -> list[dict[str, Any]]:
+    def _read(self, name: str) -> list[dict[str, Any]]:
         try:
             table = DeltaTable(str(self.folder / name))
         except TableNotFoundError:
             return []
-        rows: list[dict[str, Any]] = table.to_pyarrow_table(filters=filters).to_pylist()
-        return rows
+        return list(delta_rows(table).to_pylist())
 
     def _retried(self, write: Callable[[], Any]) -> None:
         """Another process may commit at the same moment: look again and write again."""

@@ -28,9 +28,14 @@ def describe(table: Table, app_id: str | None = None) -> TableState | None:
     meta = delta.metadata()
     fields = json.loads(delta.schema().to_json())["fields"]
     system = tuple(f["name"] for f in fields if f.get("metadata", {}).get(SYSTEM))
-    schema = Schema(tuple(Column(f["name"], spark_type(f["type"])) for f in fields))
     commit = newest_commit(delta, app_id) if app_id else None
-    return TableState(delta.version(), schema, tuple(meta.partition_columns), str(meta.id), system, commit)
+    return TableState(delta.version(), schema_of(delta), tuple(meta.partition_columns), str(meta.id), system, commit)
+
+
+def schema_of(delta: DeltaTable) -> Schema:
+    """The table's columns, in Spark's words."""
+    fields = json.loads(delta.schema().to_json())["fields"]
+    return Schema(tuple(Column(f["name"], spark_type(f["type"])) for f in fields))
 
 
 def open_table(table: Table) -> DeltaTable | None:

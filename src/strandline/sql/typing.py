@@ -35,7 +35,9 @@ def spark_types(tree: exp.Query, sources: Iterable[Relation], where: str) -> exp
     schemas = {r.name: _types(r.schema) for r in sources}
     outputs: dict[int, Types] = {}
     for scope in traverse_scope(tree):
-        outputs[id(scope.expression)] = _Typist(_visible(scope, schemas, outputs), outputs, where).query(scope.expression)
+        outputs[id(scope.expression)] = _Typist(_visible(scope, schemas, outputs), outputs, where).query(
+            scope.expression
+        )
     return tree
 
 
@@ -135,6 +137,8 @@ class _Typist:
                 return self._column(core)
             case exp.Literal():
                 return self._literal(core)
+            case exp.Null():
+                return "void"
             case exp.Cast() | exp.TryCast():
                 return self._cast(core)
             case exp.Binary() if isinstance(core, exp.Add | exp.Sub | exp.Mul | exp.Div | exp.Mod | exp.IntDiv):
@@ -153,7 +157,7 @@ class _Typist:
             return self._put(outer, cast(outer.copy(), "int"), "int")
         if isinstance(core, _DATE):
             return self._put(core, cast(core.copy(), "date"), "date")
-        if isinstance(core, _SAME | (exp.Alias, exp.Distinct)):
+        if isinstance(core, (*_SAME, exp.Alias, exp.Distinct)):
             inner = core.expressions[0] if isinstance(core, exp.Distinct) else core.this
             return self._of(inner)
         return "boolean" if isinstance(core, _BOOLEAN) else "string" if isinstance(core, _TEXT) else None
@@ -246,7 +250,9 @@ class _Typist:
             case exp.Div():
                 scale = max(6, s1 + p2 + 1)
                 type_ = _bounded(p1 - s1 + s2 + scale, scale)
-                return self._put(node, divided(cast(left, f"decimal({p1},{s1})"), cast(right, f"decimal({p2},{s2})"), type_), type_)
+                return self._put(
+                    node, divided(cast(left, f"decimal({p1},{s1})"), cast(right, f"decimal({p2},{s2})"), type_), type_
+                )
             case exp.Mod():
                 type_ = _bounded(min(p1 - s1, p2 - s2) + max(s1, s2), max(s1, s2))
             case _:
@@ -269,7 +275,9 @@ class _Typist:
                 return self._put(outer, cast(outer.copy(), type_), type_)
             type_ = f"decimal({min(38, p + 4)},{min(38, s + 4)})"
             total, count = (_swapped(outer, core, kind_) for kind_ in (exp.Sum, exp.Count))
-            quotient = divided(cast(total, f"decimal(38,{s})"), cast(exp.Nullif(this=count, expression=lit(0)), "decimal(20,0)"), type_)
+            quotient = divided(
+                cast(total, f"decimal(38,{s})"), cast(exp.Nullif(this=count, expression=lit(0)), "decimal(20,0)"), type_
+            )
             return self._put(outer, quotient, type_)
         if kind == "integer" and not average:
             return self._put(outer, cast(outer.copy(), "bigint"), "bigint")
@@ -282,10 +290,14 @@ class _Typist:
         inner = self._of(node.this) or ""
         places = node.args.get("decimals")
         fixed = int(places.name) if isinstance(places, exp.Literal) else 0 if places is None else None
-        if family(inner) not in ("integer", "decimal", "float") or fixed is None or (fixed and not isinstance(node, exp.Round)):
+        if (
+            family(inner) not in ("integer", "decimal", "float")
+            or fixed is None
+            or (fixed and not isinstance(node, exp.Round))
+        ):
             raise self._refusal(node)
         if isinstance(node, exp.Round) and family(inner) == "float":
-            return self._put(node, call("round_half_up", node.this.copy(), lit(fixed)), "double")
+            return self._put(node, _rounded_float(node.this, inner, fixed), inner)
         if family(inner) != "decimal":
             type_ = inner if isinstance(node, exp.Round) else "bigint"
         else:
@@ -308,11 +320,19 @@ def divided(left: exp.Expr, right: exp.Expr, type_: str) -> exp.Expr:
     scale = (digits(type_) or (38, 0))[1]
     up = scale - _scale(left) + _scale(right)
     above, below = call("unscaled", left), call("unscaled", right)
-    quotient = call("strandline_divide", above, below, lit(10 ** max(up, 0)), lit(10 ** max(-up, 0)))
+    quotient = call("strandline_divide", above, below, lit(str(10 ** max(up, 0))), lit(str(10 ** max(-up, 0))))
     unit = cast(lit("0." + "0" * (scale - 1) + "1"), f"decimal({scale},{scale})") if scale else lit(1)
     zero = (eq(right.copy(), lit(0)), cast(fault("division"), type_))
     value = exp.Mul(this=cast(quotient, "decimal(38,0)"), expression=unit)
     return case(zero, default=cast(value, type_))
+
+
+def _rounded_float(value: exp.Expr, type_: str, places: int) -> exp.Expr:
+    """Rounded as the digits say that one sees: 1.005 to two places is 1.01."""
+    small = exp.LT(this=exp.Abs(this=value.copy()), expression=exp.Literal.number("1e17"))
+    return case(
+        (small, cast(cast(call("float_digits", value.copy()), f"decimal(38,{places})"), type_)), default=value.copy()
+    )
 
 
 def _scale(tree: exp.Expr) -> int:

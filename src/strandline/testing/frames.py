@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from strandline.engine import delta_log
-from strandline.engine.local.rows import delta_rows
+from strandline.engine.delta_rows import delta_rows
 from strandline.engine.local.types import to_arrow
 from strandline.testing.oracle import Frame
 from strandline.types import Table
@@ -35,7 +36,7 @@ def read_table(location: Path | str) -> Frame:
     state = delta_log.describe(Table(str(location), str(location)))
     assert state is not None, f"there is no table at {location}"
     columns = [(c.name, c.type) for c in state.schema]
-    rows = delta_rows(str(location), state.version).to_pylist()
+    rows = delta_rows(DeltaTable(str(location), version=state.version)).to_pylist()
     return Frame(columns, [{n: row[n] for n, _ in columns} for row in rows])
 
 

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from strandline.errors import TransformError, UnknownColumn
 from strandline.sql.portable import parse, refuse_untested
+from strandline.sql.typing import spark_expression
 from strandline.types import Column, Relation
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class EngineContext:
                 node.this.set("quoted", True)
                 node.this.set("this", self.column(node.name).name)
                 node.set("table", None)
-        return tree
+        return tree if self.engine.dialect == "spark" else spark_expression(tree, {"": self.rows.schema}, self.where)
 
     def parse(self, sql: str) -> exp.Expr:
         tree = parse(sql, self.where)

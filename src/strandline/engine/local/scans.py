@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import sqlalchemy
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable
 from sqlglot import exp
 
+from strandline.engine import delta_log
 from strandline.engine.base import FileSource, LakeSource, SqlSource
+from strandline.engine.delta_rows import delta_stream
 from strandline.engine.local.types import to_arrow
 from strandline.engine.sources import files as file_sources
 from strandline.engine.sources import sql as sql_sources
 from strandline.errors import ReadError
 from strandline.sql.expr import cast, col, ident, lit, named, select, table
 from strandline.sql.portable import checked_cast, render
+from strandline.types import Schema
 
 if TYPE_CHECKING:
     from strandline.engine.local.workspace import LocalWorkspace
@@ -75,20 +78,52 @@ def _to_arrow(rows: Sequence[sqlalchemy.Row[Any]], schema: pa.Schema) -> pa.Tabl
 
 
 def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
-    """A Delta table at one version, scanned lazily where deltalake can, else read once."""
+    """A Delta table at one version: DuckDB reads its files, where they are files that say all."""
     delta = DeltaTable(source.table.location, version=source.version)
+    columns = delta_log.schema_of(delta).without(*source.hidden)
     name = workspace.fresh("lake")
-    try:
-        workspace.register(name, delta.to_pyarrow_dataset())
-    except (DeltaError, NotImplementedError):  # deletion vectors: only deltalake's own query engine applies them
-        reader = QueryBuilder().register("t", delta).execute("SELECT * FROM t")
-        workspace.connection.register(name + "_stream", pa.RecordBatchReader.from_stream(reader))
-        workspace.run(f'CREATE TEMP TABLE "{name}" AS SELECT * FROM "{name}_stream"')
-    shown = workspace.relation(name).schema.without(*source.hidden)
-    view = workspace.fresh("v")
-    body = select(*(col(n) for n in shown.names)).from_(table(name))
-    workspace.run(f'CREATE TEMP VIEW "{view}" AS {render(body, workspace.dialect)}')
-    return view
+    if _plain_files(delta):
+        body = _delta_files(workspace, delta, columns)
+    else:  # deletion vectors and mapped names: only deltalake's own query engine applies them
+        workspace.connection.register(name + "_stream", pa.RecordBatchReader.from_stream(delta_stream(delta)))
+        workspace.run(f'CREATE TEMP TABLE "{name}_rows" AS SELECT * FROM "{name}_stream"')
+        body = render(_typed(columns, f"{name}_rows", {c.fold for c in columns}), workspace.dialect)
+    workspace.run(f'CREATE TEMP VIEW "{name}" AS {body}')
+    return name
+
+
+def _plain_files(delta: DeltaTable) -> bool:
+    features = set(delta.protocol().reader_features or ())
+    mapped = delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    return "deletionVectors" not in features and not mapped and "://" not in delta.table_uri.removeprefix("file://")
+
+
+def _delta_files(workspace: LocalWorkspace, delta: DeltaTable, columns: Schema) -> str:
+    """The live files of a table; partition values come from its log, and a file without a column has NULLs there."""
+    live = pa.table(delta.get_add_actions(flatten=True))
+    if live.num_rows == 0:
+        return render(_typed(columns, None, set()), workspace.dialect)
+    root = Path(delta.table_uri.removeprefix("file://"))
+    paths = [str(root / unquote(p)) for p in live.column("path").to_pylist()]
+    parts = list(delta.metadata().partition_columns)
+    values = {f"p{i}": live.column(f"partition.{c}") for i, c in enumerate(parts)}
+    mapping = workspace.fresh("parts")
+    workspace.register(mapping, pa.table({"file": paths, **values}))
+    listed = exp.Array(expressions=[lit(p) for p in paths]).sql(dialect="duckdb")
+    rows = f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
+    if parts:
+        named_parts = ", ".join(f"p{i} AS {ident(c).sql(dialect='duckdb')}" for i, c in enumerate(parts))
+        rows = f'SELECT f.*, {named_parts} FROM ({rows}) f JOIN "{mapping}" m ON f._strandline_file = m.file'
+    raw = workspace.fresh("raw")
+    workspace.run(f'CREATE TEMP VIEW "{raw}" AS {rows}')
+    have = {c.fold for c in workspace.relation(raw).schema}
+    return render(_typed(columns, raw, have), workspace.dialect)
+
+
+def _typed(columns: Schema, name: str | None, have: set[str]) -> exp.Select:
+    """The table's columns in their types, NULL where the files have none."""
+    values = [named(cast(col(c.name) if c.fold in have else exp.null(), c.type), c.name) for c in columns]
+    return select(*values).from_(table(name)) if name else select(*values).where(exp.false())
 
 
 def files(workspace: LocalWorkspace, source: FileSource) -> str:

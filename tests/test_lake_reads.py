@@ -1,0 +1,79 @@
+"""Reading lake tables in process: partition values as the log says, and tables that Spark wrote in its own ways."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from strandline.testing.frames import read_table
+from strandline.testing.projects import make_project
+
+AWKWARD = ["a b", "x%y", "ü/ö", None, "q'uote", "c=d", " lead", "a+b", "a:b", "100%25"]
+
+
+def copied(tmp_path, platform, sql="SELECT * FROM source"):
+    node = {
+        "name": "n",
+        "read": {"connection": "lake", "table": "from"},
+        "transformation_sql": sql,
+        "write": {"connection": "lake", "table": "to", "mode": "overwrite"},
+    }
+    make_project(tmp_path, [node]).run(platform=platform, check=True)
+    return read_table(tmp_path / "lake" / "to")
+
+
+def test_partition_values_come_from_the_log(tmp_path, platform):
+    rows = pa.table(
+        {
+            "id": pa.array(range(len(AWKWARD)), pa.int64()),
+            "p": pa.array(AWKWARD, pa.string()),
+            "d": pa.array([date(2024, 2, 29), None] * 5, pa.date32()),
+        }
+    )
+    write_deltalake(tmp_path / "lake" / "from", rows, partition_by=["p", "d"])
+    found = copied(tmp_path, platform)
+    assert sorted((r["id"], r["p"], r["d"]) for r in found.rows) == [tuple(r.values()) for r in rows.to_pylist()]
+
+
+def test_a_text_filter_after_a_merge(tmp_path, platform):
+    """deltalake's merge writes its text columns in a form that pyarrow cannot filter."""
+    place = tmp_path / "lake" / "from"
+    write_deltalake(place, pa.table({"id": [1, 2], "c": ["x", "y"]}))
+    merge = DeltaTable(place).merge(
+        pa.table({"id": [2], "c": ["x"]}), "s.id = t.id", source_alias="s", target_alias="t"
+    )
+    merge.when_matched_update_all().execute()
+    found = copied(tmp_path, platform, "SELECT * FROM source WHERE c = 'x'")
+    assert sorted(r["id"] for r in found.rows) == [1, 2]
+
+
+def test_an_empty_table_has_its_columns(tmp_path, platform):
+    write_deltalake(tmp_path / "lake" / "from", pa.table({"id": pa.array([], pa.int32())}))
+    found = copied(tmp_path, platform)
+    assert found.columns == [("id", "int")]
+    assert found.rows == []
+
+
+def test_a_file_older_than_a_column(tmp_path, platform):
+    place = tmp_path / "lake" / "from"
+    write_deltalake(place, pa.table({"id": [1]}))
+    write_deltalake(place, pa.table({"id": [2], "c": ["x"]}), mode="append", schema_mode="merge")
+    assert sorted((r["id"], r["c"]) for r in copied(tmp_path, platform).rows) == [(1, None), (2, "x")]
+
+
+@pytest.mark.spark
+def test_what_spark_wrote_with_deletion_vectors(tmp_path, spark_platform, pandas_platform):
+    place = tmp_path / "lake" / "from"
+    spark = spark_platform.session
+    spark.sql(
+        f"CREATE TABLE delta.`{place}` (id BIGINT, at TIMESTAMP) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    spark.sql(f"INSERT INTO delta.`{place}` SELECT id, TIMESTAMP '2024-03-31 01:00:00' FROM range(10)")
+    spark.sql(f"DELETE FROM delta.`{place}` WHERE id % 2 = 0")
+    found = copied(tmp_path, pandas_platform)
+    assert sorted(r["id"] for r in found.rows) == [1, 3, 5, 7, 9]
+    assert dict(found.columns) == {"id": "bigint", "at": "timestamp"}
