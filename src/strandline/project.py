@@ -16,7 +16,7 @@ from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, redact, secret_values
 from strandline.engine import connect
 from strandline.engine.base import Platform
-from strandline.errors import NodeError, StrandlineError
+from strandline.errors import NodeError, StrandlineError, UsageError
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult
 from strandline.run import Runner, plan_node
@@ -118,6 +118,16 @@ class StrandlineProject:
 
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
         return PlanResult(results)
+
+    def compile(self, node: str, *, platform: Platform | None = None) -> str:
+        """The SQL that a node will run, as one readable statement; sources are looked at, nothing is written."""
+        from strandline.compiled import compile_node
+
+        if self.graph.select([node]) != (node,):
+            raise UsageError(f"compile takes the name of one node, not `{node}`")
+        job = Job(self.config, self._node(node), Clock(datetime.now(UTC)))
+        with self._platform(platform) as platform_, platform_.workspace(node) as engine:
+            return compile_node(job, engine)
 
     def _node(self, name: str) -> NodeConfig:
         return next(n for n in self.config.config.nodes if n.name == name)

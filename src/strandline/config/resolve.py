@@ -138,7 +138,8 @@ def control_location(connections: Mapping[str, object], control: ControlConfig |
     control = control or ControlConfig()
     lakes = {name: c for name, c in connections.items() if isinstance(c, LakeConnection)}
     lake = lakes.get(control.connection) if control.connection else next(iter(lakes.values()), None)
-    return place(lake, control.schema_, root) if lake else str(root / ".strandline")
+    schema = os.environ.get("STRANDLINE_ETL_SCHEMA") or control.schema_
+    return place(lake, schema, root) if lake else str(root / ".strandline")
 
 
 def _refuse_name(name: str, *, pattern: bool) -> None:

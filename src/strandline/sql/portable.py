@@ -19,7 +19,7 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
 from strandline.errors import TransformError
-from strandline.sql.expr import call, case, cast, concat, data_type, lit, negate
+from strandline.sql.expr import call, case, cast, concat, data_type, eq, lit, negate
 
 _FAULT, _FIELD, _END = "strandline!", "␟", "␞"
 
@@ -89,6 +89,9 @@ class SparkOnDuck(DuckDB):
             """In Spark a backslash escapes % and _ unless something else is said."""
             return sql if isinstance(node.parent, exp.Escape) else f"{sql} ESCAPE '\\'"
 
+        def timestamptrunc_sql(self, expression: exp.TimestampTrunc) -> str:
+            return f"DATE_TRUNC({self.sql(lit(expression.args['unit'].name))}, {self.sql(expression, 'this')})"
+
         def datetrunc_sql(self, expression: exp.DateTrunc) -> str:
             unit = _UNITS.get(expression.args["unit"].name.upper())
             if unit is None:
@@ -97,8 +100,8 @@ class SparkOnDuck(DuckDB):
 
         def substring_sql(self, expression: exp.Substring) -> str:
             start = expression.args.get("start")
-            if isinstance(start, exp.Literal) and start.this == "0":  # Spark reads position 0 as 1
-                expression.set("start", exp.Literal.number(1))
+            if start is not None:  # Spark reads position 0 as 1
+                expression.set("start", case((eq(start.copy(), lit(0)), lit(1)), default=start.copy()))
             return super().substring_sql(expression)
 
 
@@ -295,8 +298,8 @@ _TESTED: set[type[exp.Expr]] = {
     exp.Floor, exp.Greatest, exp.If, exp.Lag, exp.LastValue, exp.Lead, exp.Least, exp.Length, exp.Lower, exp.Max,
     exp.Min, exp.Month, exp.Nullif, exp.Or, exp.Rank, exp.RegexpLike, exp.Round, exp.RowNumber, exp.SHA2,
     exp.Substring, exp.Sum, exp.Trim, exp.TryCast, exp.Upper, exp.Year, exp.Xor, exp.TsOrDsAdd, exp.TsOrDsDiff,
-    exp.TsOrDsToDate, exp.Left, exp.Right, exp.Lpad if hasattr(exp, "Lpad") else exp.Pad, exp.Pad, exp.Replace,
-    exp.DateTrunc, exp.TimestampTrunc,
+    exp.TsOrDsToDate, exp.Left, exp.Right, exp.Pad, exp.Replace, exp.DateTrunc, exp.TimestampTrunc,
+    exp.Hour, exp.Minute, exp.Quarter, exp.DayOfMonth, exp.LastDay,
 }  # fmt: skip
 
 

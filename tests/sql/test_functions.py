@@ -1,0 +1,76 @@
+"""What SQL means in process: exactly what Spark answers, value for value and type for type.
+
+`spark.json` holds Spark's own answers over the rows of `rows.py`; Spark is run against them too. To add an expression,
+add it with an empty answer, run this on Spark, and copy what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.engine.base import Platform
+from strandline.errors import TransformError
+from strandline.testing.frames import spelled
+from strandline.testing.oracle import Frame
+from tests.parity.lab import lab
+from tests.sql.rows import ROWS
+
+ANSWERS = json.loads((Path(__file__).parent / "spark.json").read_text(encoding="utf-8"))
+
+
+def answer(platform: Platform, sql: str) -> Frame:
+    with lab(platform, {"mode": "overwrite"}, transformation_sql=sql) as at:
+        at.run(ROWS)
+        return at.table()
+
+
+@pytest.mark.parametrize("chapter", ANSWERS["expressions"])
+def test_expressions_mean_what_spark_means(platform: Platform, chapter: str) -> None:
+    expected: dict[str, Any] = ANSWERS["expressions"][chapter]
+    named = [f"{sql} AS x{n}" for n, sql in enumerate(expected)]
+    first = "0" if chapter == "sums" else "source.id"
+    found = answer(platform, f"SELECT {first} AS id, {', '.join(named)} FROM source")
+    rows, types = sorted(found.rows, key=lambda row: row["id"]), dict(found.columns)
+    wrong = []
+    for n, (sql, want) in enumerate(expected.items()):
+        have = {"type": types[f"x{n}"], "values": [spelled(row[f"x{n}"]) for row in rows]}
+        if have != want:
+            wrong.append(f"{sql}\n  found    {have}\n  expected {want}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("sql", ANSWERS["queries"])
+def test_queries_mean_what_spark_means(platform: Platform, sql: str) -> None:
+    found, expected = answer(platform, sql), ANSWERS["queries"][sql]
+    assert [list(c) for c in found.columns] == expected["columns"]
+    assert sorted([spelled(row[n]) for n in found.names] for row in found.rows) == expected["rows"]
+
+
+REFUSED = [
+    "regexp_replace(s, 'a', 'b')", "cast(f AS string)", "sha2(s, 512)", "extract(SECOND FROM ts)", "round(i, -1)", "soundex(s)",
+    "dt - dt", "trunc(dt, 'hour')",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_what_would_differ_is_refused_in_process(pandas_platform: Platform, sql: str) -> None:
+    with pytest.raises(TransformError):
+        answer(pandas_platform, f"SELECT id, {sql} AS x FROM source")
+
+
+@pytest.mark.parametrize("sql", ["i / 0", "d / 0", "i % 0", "d / (i - i)", "cast('x' AS int)", "cast(i AS tinyint)", "i * i * i * i * i"])
+def test_errors_are_errors_on_both_engines(platform: Platform, sql: str) -> None:
+    """ANSI mode: neither a silent NULL nor infinity."""
+    with pytest.raises(TransformError):
+        answer(platform, f"SELECT id, {sql} AS x FROM source WHERE i IS NOT NULL")
+
+
+def test_a_column_of_nulls_needs_a_type(platform: Platform) -> None:
+    from strandline.errors import TableError
+
+    with pytest.raises(TableError, match="no type"):
+        answer(platform, "SELECT id, NULL AS x FROM source")
