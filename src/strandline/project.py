@@ -17,6 +17,7 @@ from strandline.config.resolve import control_location, redact, secret_values
 from strandline.engine import connect
 from strandline.engine.base import Platform
 from strandline.errors import NodeError, StrandlineError, UsageError
+from strandline.journal import log, run_log
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult
 from strandline.run import Runner, plan_node
@@ -64,8 +65,12 @@ class StrandlineProject:
         observer: Observer | None = None,
         platform: Platform | None = None,
         check: bool = False,
+        debug: bool = False,
     ) -> RunResult:
-        """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one."""
+        """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
+
+        Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
+        """
         watch = observer or Observer()
         chosen = self.graph.select(_patterns(select))
         clock = Clock(datetime.now(UTC))
@@ -79,13 +84,16 @@ class StrandlineProject:
                 with platform_.workspace(name) as engine:
                     return runner.run(job, engine)
             except StrandlineError as e:
+                log.error("%s failed", name, exc_info=e)
                 errors.append(e)
                 return self._failed(name, e)
             except Exception as e:  # noqa: BLE001 – the boundary: a fault of ours in one node must not stop the others
+                log.error("%s failed", name, exc_info=e)
                 errors.append(_internal(e))
                 return self._failed(name, errors[-1])
 
-        with self._platform(platform) as platform_:
+        logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
+        with logged, self._platform(platform) as platform_:
             watch.engine_ready()
             results = walk(self.graph, chosen, threads, work, watch.finished)
         if check and errors:

@@ -20,6 +20,7 @@ from strandline.control import ledger
 from strandline.control.ledger import Batch, ControlRow, Store
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, Fenced, StrandlineError
+from strandline.journal import step
 from strandline.result import NodeResult
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import Counts, Removals, after, measures
@@ -76,8 +77,10 @@ class Runner:
         version = None
         if state is None or changes.counts is None or changes.counts.any:
             if state is not None and outcome.fit.added:
-                engine.alter(job.target, outcome.fit.added)
-            version = self._apply(job, engine, this, outcome, coverage)
+                with step(job.node.name, "evolve"):
+                    engine.alter(job.target, outcome.fit.added)
+            with step(job.node.name, "apply"):
+                version = self._apply(job, engine, this, outcome, coverage)
         counts = changes.counts or self._committed(engine, job, this)
         coverage["target"] = version if version is not None else state.version if state else None
         slice_ = outcome.slice
@@ -136,18 +139,18 @@ class Runner:
             seconds=round(time.monotonic() - began, 3),
             warnings=list(end.warnings),
         )
-        self._log(this, result, end.coverage, None)
-        self.store.put(
-            ledger.control_rows(
-                this,
-                "SUCCESS",
-                _now(),
-                rows_read=end.rows_read,
-                rows_written=end.counts.inserted + end.counts.updated + end.counts.deleted,
-                versions=end.versions,
-                coverage=end.coverage,
-            )
+        done = ledger.control_rows(
+            this,
+            "SUCCESS",
+            _now(),
+            rows_read=end.rows_read,
+            rows_written=end.counts.inserted + end.counts.updated + end.counts.deleted,
+            versions=end.versions,
+            coverage=end.coverage,
         )
+        with step(this.token.node, "record"):
+            self._log(this, result, end.coverage, None)
+            self.store.put(done)
         return result
 
     def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float) -> None:
@@ -186,10 +189,15 @@ class Runner:
 
 def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 3: read, transform, reconcile."""
-    slice_ = batches.read(job, engine)
-    rows = batches.transform(job, engine, slice_)
-    shape, proposal, target = batches.reconcile(job, engine, rows, state)
-    changes = batches.evaluate(engine, rows, proposal, target)
+    name = job.node.name
+    with step(name, "read"):
+        slice_ = batches.read(job, engine)
+    with step(name, "transform"):
+        rows = batches.transform(job, engine, slice_)
+    with step(name, "reconcile"):
+        shape, proposal, target = batches.reconcile(job, engine, rows, state)
+    with step(name, "evaluate"):
+        changes = batches.evaluate(engine, rows, proposal, target)
     emptied = changes.removals is Removals.EVERYTHING and changes.counts is not None and changes.counts.deleted
     warnings = []
     if emptied and changes.counts and changes.counts.inserted + changes.counts.unchanged == 0:

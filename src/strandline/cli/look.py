@@ -51,7 +51,11 @@ def compile_(
         return 0
 
 
-def schema(json: Json = False, quiet: Quiet = False, debug: Debug = False) -> int:
+def schema(
+    json: Json = True,  # noqa: ARG001 – a schema is JSON, asked for or not
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
     """Print the JSON Schema of strandline.yaml, for editors."""
     with Talk(json=True, quiet=quiet, debug=debug).guard() as talk:
         from strandline.config.schema import json_schema

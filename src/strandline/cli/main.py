@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from strandline import __version__
-from strandline.cli import demo, look, projects, records, runs
+from strandline.cli import demo, doctor, look, projects, records, runs
 from strandline.cli.talk import DATA, Talk
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ for _command in (
     projects.init, demo.demo, projects.validate, runs.plan, runs.run, records.status, records.history, projects.ls,
 ):  # fmt: skip
     app.command()(_command)
+app.command()(doctor.doctor)
 app.command()(look.graph)
 app.command("compile")(look.compile_)
 app.command()(look.schema)

@@ -21,7 +21,9 @@ class EngineName(StrEnum):
 ProjectDir = Annotated[Path, typer.Option("--project-dir", metavar="DIR", help="The folder of strandline.yaml.")]
 Json = Annotated[bool, typer.Option("--json", help="Print data to stdout as JSON; talk goes to stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print failures only.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Print a traceback when something goes wrong.")]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the log while it is written, and a traceback when something goes wrong.")
+]
 Engine = Annotated[
     EngineName | None,
     typer.Option("--engine", help="Run on this engine, whatever the project says.", show_default=False),

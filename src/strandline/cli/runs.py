@@ -52,7 +52,7 @@ def run(
         chosen = project.graph.select(select or [])
         began = time.monotonic()
         with Progress(talk, chosen, starting=starting(project)) as progress:
-            result = project.run(select, threads=threads, observer=progress)
+            result = project.run(select, threads=threads, observer=progress, debug=debug)
         nodes, rows = summary(result.nodes)
         talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
         talk.say(f"rows: {rows}")

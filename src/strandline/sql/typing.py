@@ -22,8 +22,21 @@ _BOOLEAN = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean)
 _TEXT = (
     exp.Concat, exp.DPipe, exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Left, exp.Right, exp.Pad, exp.Replace, exp.SHA2,
 )  # fmt: skip
-_INT = (exp.Length, exp.Year, exp.Month, exp.Day, exp.DayOfMonth, exp.Quarter, exp.Hour, exp.Minute, exp.Extract, exp.DateDiff,
-     exp.RowNumber, exp.Rank, exp.DenseRank)
+_INT = (
+    exp.Length,
+    exp.Year,
+    exp.Month,
+    exp.Day,
+    exp.DayOfMonth,
+    exp.Quarter,
+    exp.Hour,
+    exp.Minute,
+    exp.Extract,
+    exp.DateDiff,
+    exp.RowNumber,
+    exp.Rank,
+    exp.DenseRank,
+)
 _DATE = (exp.TsOrDsToDate, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc, exp.LastDay)
 _SAME = (exp.Paren, exp.Neg, exp.Abs, exp.Min, exp.Max, exp.Nullif, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue)
 _CALENDAR = ("YEAR", "MONTH", "WEEK", "DAY", "QUARTER")

@@ -92,7 +92,8 @@ def _local_session(project: Project) -> SparkSession:
     logs.mkdir(exist_ok=True)
     log4j = logs / "log4j2.properties"
     log4j.write_text(_LOG4J.format(file=(logs / "spark.log").as_posix()))
-    options = f"-Duser.timezone=UTC -Dlog4j2.configurationFile={log4j.as_uri()} {given.get('spark.driver.extraJavaOptions', '')}"
+    own = given.get("spark.driver.extraJavaOptions", "")
+    options = f"-Duser.timezone=UTC -Dlog4j2.configurationFile={log4j.as_uri()} {own}"
     settings["spark.driver.extraJavaOptions"] = options.strip()
     builder = SparkSession.builder.master(config.master).appName(f"strandline {project.config.project}")
     for key, value in settings.items():

@@ -1,0 +1,115 @@
+"""Is this machine fit for this project? Each check says what it found and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from strandline.config import resolve
+from strandline.config.load import Project
+from strandline.config.model import FilesConnection, LakeConnection, SqlConnection
+from strandline.engine.base import SqlEndpoint
+from strandline.engine.control_store import DeltaStore
+from strandline.errors import StrandlineError
+
+_ALWAYS = ("pydantic", "sqlglot", "duckdb", "deltalake", "pyarrow", "sqlalchemy")
+_SPARK = {"pyspark": "4.1.", "delta-spark": "4.4.0"}
+_LEAST_MEMORY = 3 * 2**30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str | None = None
+
+
+def examine(project: Project, engine: str) -> Iterator[Check]:
+    """All checks, the cheap ones first."""
+    yield Check("Python", sys.version_info >= (3, 11), sys.version.split()[0], "install Python 3.11 or newer")
+    yield from (_package(name, "") for name in _ALWAYS)
+    if engine == "spark":
+        yield from (_package(name, wanted) for name, wanted in _SPARK.items())
+        yield _told("Java", _java)
+        yield _told("Spark jars", _jars)
+    yield _memory(engine)
+    for name, connection in project.config.connections.items():
+        yield _told(f"connection {name}", lambda n=name, c=connection: _connection(project, n, c))  # type: ignore[misc]
+    yield _told("control tables", lambda: _control(project))
+
+
+def _told(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except StrandlineError as e:
+        return Check(name, False, e.message.splitlines()[0], e.hint or getattr(e, "problems", [e])[0].hint)
+    except OSError as e:
+        return Check(name, False, f"{e.strerror}: {e.filename}", "check that the folder exists and may be written")
+
+
+def _package(name: str, wanted: str) -> Check:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        extra = "[spark]" if name in _SPARK else ""
+        return Check(name, False, "not installed", f"pip install 'strandline{extra}'")
+    fits = found.startswith(wanted)
+    return Check(name, fits, found, None if fits else f"install {name} {wanted}x: other versions have no matching jars")
+
+
+def _java() -> str:
+    from strandline.engine.spark.java import ensure_java
+
+    ensure_java()
+    return os.environ["JAVA_HOME"]
+
+
+def _jars() -> str:
+    from strandline.engine.spark.jars import resolve as resolve_jars
+
+    return f"{len(resolve_jars())} files in the cache"
+
+
+def _memory(engine: str) -> Check:
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    total, cores = pages * size, os.cpu_count() or 1
+    enough = engine != "spark" or total >= _LEAST_MEMORY
+    fix = None if enough else "Spark's driver asks for 2 GB: set spark: config: {spark.driver.memory: 1g}"
+    return Check("memory", enough, f"{total / 2**30:.1f} GB, {cores} cores", fix)
+
+
+def _connection(project: Project, name: str, connection: SqlConnection | FilesConnection | LakeConnection) -> str:
+    if isinstance(connection, SqlConnection):
+        from strandline.engine.sources.sql import opened
+
+        key = f"connections.{name}"
+        url = resolve.sqlalchemy_url(connection, project.root, key=key)
+        with opened(SqlEndpoint(name, url, lambda: None)) as live:
+            live.exec_driver_sql("SELECT 1").close()
+        return f"{url.get_backend_name()} answers"
+    folder = Path(resolve.base(connection, project.root))
+    if isinstance(connection, FilesConnection):
+        files = sum(1 for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else None
+        if files is None:
+            raise FileNotFoundError(2, "there is no such folder", str(folder))
+        return f"{files:,} files"
+    near = next(p for p in (folder, *folder.parents) if p.exists())
+    if not os.access(near, os.W_OK):
+        raise PermissionError(13, "may not be written", str(near))
+    return "may be written" if folder.exists() else "will be made by the first run"
+
+
+def _control(project: Project) -> str:
+    config = project.config
+    folder = Path(resolve.control_location(config.connections, config.control, project.root))
+    rows = DeltaStore(folder).all_control()
+    running = sorted({r.node for r in rows if r.batch_status == "RUNNING"})
+    note = f"; under way, or died and to be mended by the next run: {', '.join(running)}" if running else ""
+    return f"{len({r.node for r in rows})} nodes recorded{note}" if rows else "none yet: made by the first run"
