@@ -69,8 +69,7 @@ def test_errors_are_errors_on_both_engines(platform: Platform, sql: str) -> None
         answer(platform, f"SELECT id, {sql} AS x FROM source WHERE i IS NOT NULL")
 
 
-def test_a_column_of_nulls_needs_a_type(platform: Platform) -> None:
-    from strandline.errors import TableError
-
-    with pytest.raises(TableError, match="no type"):
-        answer(platform, "SELECT id, NULL AS x FROM source")
+def test_a_column_without_a_type_is_text(platform: Platform) -> None:
+    found = answer(platform, "SELECT id, NULL AS x FROM source")
+    assert found.columns == [("id", "int"), ("x", "string")]
+    assert {row["x"] for row in found.rows} == {None}

@@ -26,12 +26,6 @@ class Fit:
 def fit(rows: Schema, target: Schema | None, system: tuple[str, ...], label: str) -> Fit:
     """Final = target ∪ new; a column whose type the table cannot hold is an error before anything is written."""
     _refuse_names(rows, label)
-    for c in rows:
-        if c.type == "void" and (target is None or c.name not in target):
-            raise TableError(
-                f"{label}: column `{c.name}` is NULL in every row and has no type",
-                hint=f"give it one, for example cast(NULL AS string) AS {c.name}",
-            )
     if target is None:
         return Fit(rows)
     ours = target.without(*system)

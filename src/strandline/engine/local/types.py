@@ -14,7 +14,7 @@ _SIMPLE = {
     "UINTEGER": "bigint", "USMALLINT": "int", "UTINYINT": "smallint", "FLOAT": "float", "DOUBLE": "double",
     "VARCHAR": "string", "TEXT": "string", "BOOLEAN": "boolean", "DATE": "date", "BLOB": "binary",
     "TIMESTAMP": "timestamp_ntz", "TIMESTAMP_NTZ": "timestamp_ntz", "TIMESTAMPNTZ": "timestamp_ntz",
-    "TIMESTAMP WITH TIME ZONE": "timestamp", "TIMESTAMPTZ": "timestamp", "NULL": "void", '"NULL"': "void",
+    "TIMESTAMP WITH TIME ZONE": "timestamp", "TIMESTAMPTZ": "timestamp", '"NULL"': "string",
 }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks that strandline could lose: `make bench`."""
