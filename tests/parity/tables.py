@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,21 +11,62 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from strandline.testing.oracle import Columns, Frame, digits, duplicates, family, key_of
+from strandline.testing.oracle import Columns, Frame, NotCastable, cast, digits, family, key_of, same, widen
 
 # --- values ------------------------------------------------------------------------------------------------
 
 TEXTS = [
-    "", " ", "a", "A", "a ", " a", "null", "NULL", "'", '"', "`", "\\", "\\n", "a\nb", "a\tb", "a\r\nb", "%_", "é", "e\u0301",
-    "ß", "ss", "İ", "😀", "👩‍👩‍👧", "\u0000", "\u200b", "\ufeff", "𝒳", "日本", "0", "1", "01", "1.0", "true", "a:b", "N",
-]  # fmt: skip
+    "",
+    " ",
+    "a",
+    "A",
+    "a ",
+    " a",
+    "null",
+    "NULL",
+    "'",
+    '"',
+    "`",
+    "\\",
+    "\\n",
+    "a\nb",
+    "a\tb",
+    "a\r\nb",
+    "%_",
+    "é",
+    "e\u0301",
+    "ß",
+    "ss",
+    "İ",
+    "😀",
+    "👩‍👩‍👧",
+    "\u0000",
+    "\u200b",
+    "\ufeff",
+    "𝒳",
+    "日本",
+    "0",
+    "1",
+    "01",
+    "1.0",
+    "true",
+    "a:b",
+    "N",
+]
 # around the changes of Zurich's clocks in 2024, the edges of what is commonly used, and microseconds
 LOCALS = [
-    datetime(1900, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(1970, 1, 1),
-    datetime(2024, 3, 31, 0, 59, 59, 999999), datetime(2024, 3, 31, 1, 59, 59, 999999), datetime(2024, 3, 31, 2, 30),
-    datetime(2024, 10, 27, 0, 30), datetime(2024, 10, 27, 1, 30), datetime(2024, 10, 27, 2, 30, 0, 1),
-    datetime(2038, 1, 19, 3, 14, 8), datetime(2200, 12, 31, 23, 59, 59, 999999),
-]  # fmt: skip
+    datetime(1900, 1, 1),
+    datetime(1969, 12, 31, 23, 59, 59, 999999),
+    datetime(1970, 1, 1),
+    datetime(2024, 3, 31, 0, 59, 59, 999999),
+    datetime(2024, 3, 31, 1, 59, 59, 999999),
+    datetime(2024, 3, 31, 2, 30),
+    datetime(2024, 10, 27, 0, 30),
+    datetime(2024, 10, 27, 1, 30),
+    datetime(2024, 10, 27, 2, 30, 0, 1),
+    datetime(2038, 1, 19, 3, 14, 8),
+    datetime(2200, 12, 31, 23, 59, 59, 999999),
+]
 FLOATS = [0.0, -0.0, float("nan"), float("inf"), float("-inf"), 0.1, 1.5, -1.5, 5e-324, 1.7976931348623157e308]
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 DECIMALS = [
@@ -40,7 +82,7 @@ TYPES = [*_BITS, *DECIMALS, "string", "boolean", "date", "timestamp", "timestamp
 HASHABLE = [t for t in TYPES if family(t) != "float"]
 
 
-def values(type_: str) -> SearchStrategy[Any]:
+def values(type_: str) -> SearchStrategy[Any]:  # noqa: PLR0911 (one line per family)
     """Values of a type, the awkward ones often."""
     match family(type_):
         case "integer":
@@ -63,7 +105,7 @@ def values(type_: str) -> SearchStrategy[Any]:
             return st.sampled_from([b"", b"\x00", b"\x00\x00", b"\xff", b"a", b"\\x00"]) | st.binary(max_size=4)
     width = 32 if type_ == "float" else 64
     known = st.sampled_from(
-        [f for f in FLOATS if width == 64 or f != 1.7976931348623157e308 and f not in (0.1, 5e-324)]
+        [f for f in FLOATS if width == 64 or (f != 1.7976931348623157e308 and f not in (0.1, 5e-324))]
     )
     return known | st.floats(width=width)
 
@@ -90,9 +132,27 @@ def _locals() -> SearchStrategy[datetime]:
 
 # Delta tables without column mapping refuse blanks, commas, semicolons, braces, brackets, tabs and = in names.
 NAMES = [
-    "id", "value", "MixedCase", "Größe", "naïve", "列", "o'clock", 'say"hi"', "tick`tack", "select", "a.b", "1st", "x-y", "%", "😀",
-    "back\\slash", "_", "source", "target", "e\u0301",
-]  # fmt: skip
+    "id",
+    "value",
+    "MixedCase",
+    "Größe",
+    "naïve",
+    "列",
+    "o'clock",
+    'say"hi"',
+    "tick`tack",
+    "select",
+    "a.b",
+    "1st",
+    "x-y",
+    "%",
+    "😀",
+    "back\\slash",
+    "_",
+    "source",
+    "target",
+    "e\u0301",
+]
 
 
 @st.composite
@@ -132,10 +192,14 @@ class Case:
 
 
 _NARROW = {
-    "bigint": ["int", "tinyint"], "int": ["smallint"], "decimal(18,6)": ["decimal(5,2)", "smallint"],
-    "decimal(38,18)": ["decimal(18,6)", "bigint"], "decimal(38,0)": ["decimal(10,0)"], "timestamp_ntz": ["date"],
+    "bigint": ["int", "tinyint"],
+    "int": ["smallint"],
+    "decimal(18,6)": ["decimal(5,2)", "smallint"],
+    "decimal(38,18)": ["decimal(18,6)", "bigint"],
+    "decimal(38,0)": ["decimal(10,0)"],
+    "timestamp_ntz": ["date"],
     "double": ["float"],
-}  # fmt: skip
+}
 PARTITIONS = ["int", "bigint", "string", "date", "boolean"]
 
 
@@ -145,11 +209,11 @@ def cases(draw: DrawFn, *, keyed: bool, unique: bool = True, varied: bool = True
     cols = draw(columns(2 if keyed else 1, 5))
     keys = [n for n, _ in cols[: draw(st.integers(1, min(3, len(cols))))]] if keyed else []
     pools = draw(pools_of(cols))
-    partitioned = draw(st.booleans()) and _partition(cols, pools, keys)
+    partitioned = draw(st.booleans()) and _partition(cols, pools)
     count = draw(st.integers(1, 4))
     batches = []
     for number in range(count):
-        carried = [c for c in cols if number == 0 and count == 1 or c[0] in (*keys, partitioned) or draw(_likely())]
+        carried = [c for c in cols if c[0] in (*keys, partitioned) or draw(_likely())]
         carried = draw(st.permutations(carried)) if draw(st.booleans()) else carried
         batch = draw(frames(carried or cols[:1], pools))
         batch = _unique(batch, keys) if keyed and unique else batch
@@ -164,7 +228,7 @@ def _likely() -> SearchStrategy[bool]:
     return st.sampled_from([True, True, True, False])
 
 
-def _partition(cols: Columns, pools: dict[str, list[Any]], keys: list[str]) -> str | None:
+def _partition(cols: Columns, pools: dict[str, list[Any]]) -> str | None:
     """A column to partition by, if one is fit for it: Delta cannot tell '' from NULL there."""
     for name, type_ in reversed(cols):
         if type_ in PARTITIONS and len(cols) > 1:
@@ -192,8 +256,6 @@ def _varied(draw: DrawFn, batch: Frame, stored: list[str]) -> Frame:
 
 
 def _narrowed(batch: Frame, name: str, wide: str, narrow: str) -> Frame:
-    from strandline.testing.oracle import NotCastable, cast, same, widen
-
     rows = []
     for row in batch.rows:
         try:
@@ -201,8 +263,6 @@ def _narrowed(batch: Frame, name: str, wide: str, narrow: str) -> Frame:
         except (NotCastable, OverflowError):
             return batch
         if narrow == "float" and value is not None:
-            import struct
-
             try:
                 value = struct.unpack("f", struct.pack("f", value))[0]
             except OverflowError:
@@ -211,6 +271,3 @@ def _narrowed(batch: Frame, name: str, wide: str, narrow: str) -> Frame:
             return batch
         rows.append({**row, name: value})
     return Frame([(n, narrow if n == name else t) for n, t in batch.columns], rows)
-
-
-__all__ = ["Case", "cases", "columns", "duplicates", "frames", "pools_of", "tables", "values"]

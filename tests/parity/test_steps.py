@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from tests.parity.lab import for_all, lab
+from tests.parity.tables import HASHABLE, TYPES, tables, values
 
 from strandline.engine.base import Platform
 from strandline.errors import CastError, TransformError
 from strandline.testing import oracle
 from strandline.testing.frames import assert_same
 from strandline.testing.oracle import Frame
-from tests.parity.lab import for_all, lab
-from tests.parity.tables import HASHABLE, TYPES, tables, values
 
 
 def through(platform: Platform, frame: Frame, *steps: dict[str, Any]) -> Frame:
@@ -103,20 +103,109 @@ def test_floats_are_refused_in_hashes(platform: Platform) -> None:
 # --- cast --------------------------------------------------------------------------------------------------
 
 SPELLINGS = {
-    "integer": ["0", " 7 ", "+5", "-0", "007", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "128", "1.0", "1e3",
-                "", " ", "0x1f", "1_000", "１", "12\n", "\u00a012", "- 1"],
-    "decimal": ["0", "1.005", "-1.005", "-0.001", ".5", "5.", "-.5", "99.995", "9.5", "1e3", "12345e-4", "1,5", "", ".", "nan", "0" * 40 + "1",
-                "0." + "9" * 60, "1" * 38, "+1.50"],
-    "float": ["0", "-0", "1.5", ".5", "5.", "1e3", "1E-7", "1e400", "-1e400", "1e-400", "nan", "NaN", "inf", "-Infinity", "+inf", "1.5f", "1.5d", "",
-              "0.1", "123456789.123456789", "4.9e-324", "+nan"],
+    "integer": [
+        "0",
+        " 7 ",
+        "+5",
+        "-0",
+        "007",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "9223372036854775808",
+        "128",
+        "1.0",
+        "1e3",
+        "",
+        " ",
+        "0x1f",
+        "1_000",
+        "１",
+        "12\n",
+        "\u00a012",
+        "- 1",
+    ],
+    "decimal": [
+        "0",
+        "1.005",
+        "-1.005",
+        "-0.001",
+        ".5",
+        "5.",
+        "-.5",
+        "99.995",
+        "9.5",
+        "1e3",
+        "12345e-4",
+        "1,5",
+        "",
+        ".",
+        "nan",
+        "0" * 40 + "1",
+        "0." + "9" * 60,
+        "1" * 38,
+        "+1.50",
+    ],
+    "float": [
+        "0",
+        "-0",
+        "1.5",
+        ".5",
+        "5.",
+        "1e3",
+        "1E-7",
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "nan",
+        "NaN",
+        "inf",
+        "-Infinity",
+        "+inf",
+        "1.5f",
+        "1.5d",
+        "",
+        "0.1",
+        "123456789.123456789",
+        "4.9e-324",
+        "+nan",
+    ],
     "boolean": ["true", "FALSE", "t", "F", "yes", "No", "y", "n", "1", "0", "on", "", "2", " true "],
-    "date": ["2024-02-29", "2023-02-29", "1900-01-01", " 2024-01-01 ", "2024-1-1", "20240101", "2024-01-01 ", "2024-01-01T00:00:00", "24-01-01",
-             "2024-13-01", "2024-01-00"],
-    "timestamp": ["2024-03-31 01:59:59.999999", "2024-03-31T02:30:00Z", "2024-10-27 02:30:00+02:00", "2024-10-27 02:30:00+01:00", "2024-01-01",
-                  "2024-01-01 10:00", "2024-01-01 10:00Z", "2024-01-01 24:00:00", "2024-01-01 10:00:60", "2024-01-01 10:60", "2024-01-01t10:00:00z",
-                  "2024-01-01 10:00:00.1", "2024-01-01 10:00:00.1234567", "2024-01-01 10:00:00-17:59", "2024-01-01 10:00:00+19:00",
-                  "2024-01-01+02:00", "2024-01-01 10:00:00 Europe/Zurich", "2024-02-30 10:00:00", "1900-01-01 00:00:00", ""],
-}  # fmt: skip
+    "date": [
+        "2024-02-29",
+        "2023-02-29",
+        "1900-01-01",
+        " 2024-01-01 ",
+        "2024-1-1",
+        "20240101",
+        "2024-01-01 ",
+        "2024-01-01T00:00:00",
+        "24-01-01",
+        "2024-13-01",
+        "2024-01-00",
+    ],
+    "timestamp": [
+        "2024-03-31 01:59:59.999999",
+        "2024-03-31T02:30:00Z",
+        "2024-10-27 02:30:00+02:00",
+        "2024-10-27 02:30:00+01:00",
+        "2024-01-01",
+        "2024-01-01 10:00",
+        "2024-01-01 10:00Z",
+        "2024-01-01 24:00:00",
+        "2024-01-01 10:00:60",
+        "2024-01-01 10:60",
+        "2024-01-01t10:00:00z",
+        "2024-01-01 10:00:00.1",
+        "2024-01-01 10:00:00.1234567",
+        "2024-01-01 10:00:00-17:59",
+        "2024-01-01 10:00:00+19:00",
+        "2024-01-01+02:00",
+        "2024-01-01 10:00:00 Europe/Zurich",
+        "2024-02-30 10:00:00",
+        "1900-01-01 00:00:00",
+        "",
+    ],
+}
 SPELLINGS["timestamp_ntz"] = SPELLINGS["timestamp"]
 
 
@@ -250,14 +339,14 @@ def plain(draw: DrawFn) -> Frame:
     return Frame(PLAIN, draw(st.lists(row, max_size=30)))
 
 
-@pytest.mark.parametrize("sql,meaning", CONDITIONS, ids=[c[0] for c in CONDITIONS])
+@pytest.mark.parametrize(("sql", "meaning"), CONDITIONS, ids=[c[0] for c in CONDITIONS])
 def test_filter_keeps_what_is_true(engine_name: str, platform: Platform, sql: str, meaning: Any) -> None:
     @for_all(engine_name, plain(), share=0.15)
     def _(frame: Frame) -> None:
         assert_same(through(platform, frame, step("filter", condition=sql)), oracle.filter_(frame, meaning))
 
 
-@pytest.mark.parametrize("name,type_,sql,meaning", EXPRESSIONS, ids=[e[2] for e in EXPRESSIONS])
+@pytest.mark.parametrize(("name", "type_", "sql", "meaning"), EXPRESSIONS, ids=[e[2] for e in EXPRESSIONS])
 def test_derive_adds_or_replaces_a_column(
     engine_name: str, platform: Platform, name: str, type_: str, sql: str, meaning: Any
 ) -> None:

@@ -23,7 +23,7 @@ def raise_fault(message: str) -> None:
         case ("partition", [column]):
             raise TableError(
                 f"partition column `{column}`: an empty text cannot be told from NULL there",
-                hint=f"make it NULL with a derive step: {{{column}: \"nullif({column}, '')\"}}, or partition by another column",
+                hint=f"make it NULL with a derive step (nullif({column}, '')), or partition by another column",
             )
         case ("division", _):
             raise TransformError("division by zero", hint="guard the divisor with nullif(x, 0)")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from strandline.sql.expr import col, eq, lit, named, ordered, over, rows_of, select, table
+from strandline.sql.expr import cast, col, eq, lit, named, ordered, over, rows_of, select, table
 from strandline.sql.portable import family
 from strandline.types import Relation
 
@@ -16,6 +16,8 @@ _RANK = "_strandline_rank"
 def newest_per_key(rows: Relation, keys: Sequence[str], order: Sequence[exp.Ordered]) -> exp.Select:
     """The first row of each key in `order`; ties go to the highest values of all columns, in their order."""
     ties = [ordered(col(c.name), desc=True) for c in rows.schema if family(c.type) != "map"]
+    # 0.0 and -0.0 tie, and still one of them must win
+    ties += [ordered(cast(col(c.name), "string"), desc=True) for c in rows.schema if family(c.type) == "float"]
     rank = over(exp.RowNumber(), keys, [*order, *ties])
     ranked = select(*(col(n) for n in rows.schema.names), named(rank, _RANK)).from_(table(rows.name))
     return rows_of(rows).from_(ranked.subquery("r")).where(eq(col(_RANK), lit(1)))

@@ -137,16 +137,17 @@ _DUCK_OWN = {
     "is_utf8": "(TRY(DECODE({})) IS NOT NULL)",
     "unscaled": "CAST(REPLACE(CAST({} AS VARCHAR), '.', '') AS HUGEINT)",
     "whole": "TRUNC({})",  # a cast to an integer would round
-    "float_digits": "STRANDLINE_DIGITS(CAST({} AS VARCHAR))",  # a cast to a decimal would multiply and round
+    "float_digits": "STRANDLINE_DIGITS(CAST({} AS VARCHAR))",  # a cast to a decimal would multiply
     "leading_zero": r"REGEXP_REPLACE({}, '^(-?)[.]', '\10.')",  # DuckDB writes a decimal(2,2) as .50
 }
 # what DuckDB cannot say in one expression: the digits of a double, written out, from text such as 1.5e-07;
 # and a quotient of whole numbers, shifted by powers of ten, rounded half up
 DUCK_MACROS = (
+    """CREATE TEMP MACRO strandline_mantissa(t) AS REGEXP_REPLACE(SPLIT_PART(t, 'e', 1), '[^0-9]', '', 'g')""",
     """CREATE TEMP MACRO strandline_digits(t) AS CASE WHEN NOT CONTAINS(t, 'e') THEN t ELSE
     IF(t[1] = '-', '-', '') || IF(CONTAINS(t, 'e-'),
-      '0.' || REPEAT('0', CAST(SPLIT_PART(t, 'e-', 2) AS INT) - 1) || REGEXP_REPLACE(SPLIT_PART(t, 'e', 1), '[^0-9]', '', 'g'),
-      RPAD(REGEXP_REPLACE(SPLIT_PART(t, 'e', 1), '[^0-9]', '', 'g'), CAST(SPLIT_PART(t, 'e', 2) AS INT) + 1, '0')) END""",
+      '0.' || REPEAT('0', CAST(SPLIT_PART(t, 'e-', 2) AS INT) - 1) || strandline_mantissa(t),
+      RPAD(strandline_mantissa(t), CAST(SPLIT_PART(t, 'e', 2) AS INT) + 1, '0')) END""",
     """CREATE TEMP MACRO strandline_divide(x, y, up, down) AS IF((x < 0) = (y < 0), 1, -1) * (
     ABS(x * CAST(up AS HUGEINT)) // ABS(y * CAST(down AS HUGEINT))
     + IF(ABS(x * CAST(up AS HUGEINT)) % ABS(y * CAST(down AS HUGEINT)) * 2 >= ABS(y * CAST(down AS HUGEINT)), 1, 0))""",
@@ -227,7 +228,7 @@ def family(type_: str) -> str:
 
 
 def checked_cast(tree: exp.Expr, source: str, target: str, column: str, *, safe: bool = False) -> exp.Expr:
-    """A cast that fails with the column and the value in its message, alike on both engines; `safe` gives NULL instead."""
+    """A cast that fails with the column and the value in its message, alike on both engines; `safe`: NULL instead."""
     if source == target:
         return tree
     if family(target) == "text" and family(source) != "binary":

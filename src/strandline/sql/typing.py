@@ -7,7 +7,8 @@ another type or another value, the expression is rewritten. What cannot be typed
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope, traverse_scope
@@ -20,8 +21,18 @@ from strandline.types import Relation, Schema
 _WIDTH = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _BOOLEAN = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean)
 _TEXT = (
-    exp.Concat, exp.DPipe, exp.Lower, exp.Upper, exp.Trim, exp.Substring, exp.Left, exp.Right, exp.Pad, exp.Replace, exp.SHA2,
-)  # fmt: skip
+    exp.Concat,
+    exp.DPipe,
+    exp.Lower,
+    exp.Upper,
+    exp.Trim,
+    exp.Substring,
+    exp.Left,
+    exp.Right,
+    exp.Pad,
+    exp.Replace,
+    exp.SHA2,
+)
 _INT = (
     exp.Length,
     exp.Year,
@@ -57,9 +68,10 @@ def spark_types(tree: exp.Query, sources: Iterable[Relation], where: str) -> exp
 
 def spark_expression(tree: exp.Expr, schemas: Mapping[str, Schema], where: str) -> exp.Expr:
     """An expression over the columns of some named schemas, with Spark's types."""
-    holder = exp.Paren(this=tree)
+    holder = exp.Paren(this=tree)  # so that the tree itself can be replaced
     _Typist({name: _types(schema) for name, schema in schemas.items()}, {}, where).visit(tree)
-    return holder.this
+    rewritten: exp.Expr = holder.this
+    return rewritten
 
 
 def _types(schema: Schema) -> Types:
@@ -118,10 +130,10 @@ class _Typist:
     def visit(self, node: exp.Expr) -> str | None:
         """The Spark type of an expression, which may be rewritten in its place; None when it is not known."""
         match node:
-            case exp.Subquery() | exp.Select():
+            case exp.Query():
                 return next(iter(self.outputs.get(id(node.unnest()), {}).values()), None)
             case exp.Window() | exp.Filter():
-                core = node
+                core: exp.Expr = node
                 while isinstance(core, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
                     self._children(core, but=core.this)
                     core = core.this
@@ -132,62 +144,49 @@ class _Typist:
 
     def _children(self, node: exp.Expr, but: exp.Expr | None = None) -> None:
         for child in list(node.iter_expressions()):
-            if child is not but and not isinstance(child, exp.Query):
+            if child is not but:
                 child.meta["spark"] = self.visit(child)
 
     def _of(self, node: exp.Expr | None) -> str | None:
         """The type of a child that has been visited and perhaps replaced."""
         return node.meta.get("spark") if node is not None else None
 
-    def _put(self, old: exp.Expr, new: exp.Expr, type_: str) -> str:
+    def put(self, old: exp.Expr, new: exp.Expr, type_: str) -> str:
         new.meta["spark"] = type_
         old.replace(new)
         return type_
 
     def _typed(self, core: exp.Expr, outer: exp.Expr) -> str | None:
         """The type of one node whose children are typed; `outer` is the node with its window, if it has one."""
-        match core:
-            case exp.Column():
-                return self._column(core)
-            case exp.Literal():
-                return self._literal(core)
-            case exp.Null():
-                return "void"
-            case exp.Cast() | exp.TryCast():
-                return self._cast(core)
-            case exp.Binary() if isinstance(core, exp.Add | exp.Sub | exp.Mul | exp.Div | exp.Mod | exp.IntDiv):
-                return self._arithmetic(core)
-            case exp.Sum() | exp.Avg() | exp.CountIf() | exp.Count():
-                return self._aggregate(core, outer)
-            case exp.Ceil() | exp.Floor() | exp.Round():
-                return self._rounded(core)
-            case exp.Coalesce() | exp.Greatest() | exp.Least() | exp.If() | exp.Case():
-                return _common(self._of(v) for v in _branches(core))
-            case exp.TimestampTrunc():
-                return self._put(core, _with(core, this=cast(core.this.copy(), "timestamp")), "timestamp")
-        if isinstance(core, _INT):
-            if isinstance(core, exp.Extract) and core.name.upper() not in (*_CALENDAR, "HOUR", "MINUTE"):
-                raise self._refusal(core)
-            return self._put(outer, cast(outer.copy(), "int"), "int")
-        if isinstance(core, _DATE):
-            return self._put(core, cast(core.copy(), "date"), "date")
-        if isinstance(core, (*_SAME, exp.Alias, exp.Distinct)):
-            inner = core.expressions[0] if isinstance(core, exp.Distinct) else core.this
-            return self._of(inner)
-        return "boolean" if isinstance(core, _BOOLEAN) else "string" if isinstance(core, _TEXT) else None
+        rule = next((rule for kinds, rule in _RULES if isinstance(core, kinds)), None)
+        return rule(self, core, outer) if rule else None
+
+    def chosen(self, node: exp.Expr) -> str | None:
+        return _common(self._of(v) for v in _branches(node))
+
+    def first(self, node: exp.Expr) -> str | None:
+        return self._of(node.expressions[0] if isinstance(node, exp.Distinct) else node.this)
+
+    def instant(self, node: exp.Expr) -> str:
+        return self.put(node, _with(node, this=cast(node.this.copy(), "timestamp")), "timestamp")
+
+    def whole(self, core: exp.Expr, outer: exp.Expr) -> str:
+        if isinstance(core, exp.Extract) and core.name.upper() not in (*_CALENDAR, "HOUR", "MINUTE"):
+            raise self._refusal(core)
+        return self.put(outer, cast(outer.copy(), "int"), "int")
 
     def _refusal(self, node: exp.Expr) -> TransformError:
         return TransformError(
-            f"{self.where}: the in-process engine cannot give `{node.sql(dialect='spark')}` the type that Spark gives it",
+            f"{self.where}: in process, `{node.sql(dialect='spark')}` would not get the type that Spark gives it",
             hint="cast its parts to the types you mean, or run this project with engine: spark",
         )
 
-    def _column(self, node: exp.Column) -> str | None:
+    def column(self, node: exp.Column) -> str | None:
         name, table = node.name.casefold(), node.table.casefold()
         tables = [self.sources.get(table, {})] if table else [*self.sources.values(), self.aliases]
         return next((t[name] for t in tables if t.get(name)), None)
 
-    def _literal(self, node: exp.Literal) -> str:
+    def literal(self, node: exp.Literal) -> str:
         text = node.name
         if node.is_string:
             return "string"
@@ -197,23 +196,23 @@ class _Typist:
             whole, _, part = text.partition(".")
             scale = len(part)
             type_ = f"decimal({max(len((whole + part).lstrip('0')), scale, 1)},{scale})"
-            return self._put(node, cast(node.copy(), type_), type_)
+            return self.put(node, cast(node.copy(), type_), type_)
         return "int" if abs(int(text)) < 2**31 else "bigint" if abs(int(text)) < 2**63 else f"decimal({len(text)},0)"
 
-    def _cast(self, node: exp.Cast | exp.TryCast) -> str:
+    def converted(self, node: exp.Cast | exp.TryCast) -> str:
         target = node.to.sql(dialect="spark").lower().replace(", ", ",")
         target = {"decimal": "decimal(10,0)"}.get(target, target)
         source = self._of(node.this)
         safe = isinstance(node, exp.TryCast)
         if source is None or (family(source) == "float" and family(target) == "text"):
             raise self._refusal(node)
-        if source == target or isinstance(node.this, exp.Literal) and family(source) != "text":
+        if source == target or (isinstance(node.this, exp.Literal) and family(source) != "text"):
             return target
         if family(target) == "text" and family(source) == "timestamp":
-            return self._put(node, cast(cast(node.this.copy(), "timestamp_ntz"), "string"), target)
+            return self.put(node, cast(cast(node.this.copy(), "timestamp_ntz"), "string"), target)
         if family(target) == "text" and family(source) == "timestamp_ntz":
             return target
-        return self._put(node, checked_cast(node.this.copy(), source, target, "cast", safe=safe), target)
+        return self.put(node, checked_cast(node.this.copy(), source, target, "cast", safe=safe), target)
 
     # --- numbers -------------------------------------------------------------------------------------------
 
@@ -225,7 +224,7 @@ class _Typist:
             return len(bare.name), 0
         return digits(type_)
 
-    def _arithmetic(self, node: exp.Binary) -> str:
+    def arithmetic(self, node: exp.Binary) -> str:
         left, right = self._of(node.left), self._of(node.right)
         kinds = {family(t) if t else None for t in (left, right)}
         if left == "date":
@@ -241,7 +240,7 @@ class _Typist:
         if isinstance(node, exp.Div):
             return "double"
         type_ = "bigint" if isinstance(node, exp.IntDiv) else _common([left, right]) or "int"
-        return self._put(node, cast(_with(node, this=cast(node.left.copy(), type_)), type_), type_)
+        return self.put(node, cast(_with(node, this=cast(node.left.copy(), type_)), type_), type_)
 
     def _moved(self, node: exp.Binary) -> str:
         """A date and an interval of whole days stay a date."""
@@ -249,7 +248,7 @@ class _Typist:
         unit = str(interval.args.get("unit") or "").upper().rstrip("S") if isinstance(interval, exp.Interval) else ""
         if unit not in _CALENDAR and family(self._of(node.right) or "") != "integer":
             raise self._refusal(node)
-        return self._put(node, cast(node.copy(), "date"), "date")
+        return self.put(node, cast(node.copy(), "date"), "date")
 
     def _decimal(self, node: exp.Binary) -> str:
         one, two = self._digits(node.left), self._digits(node.right)
@@ -264,7 +263,7 @@ class _Typist:
             case exp.Div():
                 scale = max(6, s1 + p2 + 1)
                 type_ = _bounded(p1 - s1 + s2 + scale, scale)
-                return self._put(
+                return self.put(
                     node, divided(cast(left, f"decimal({p1},{s1})"), cast(right, f"decimal({p2},{s2})"), type_), type_
                 )
             case exp.Mod():
@@ -273,11 +272,11 @@ class _Typist:
                 type_ = _bounded(max(p1 - s1, p2 - s2) + max(s1, s2) + 1, max(s1, s2))
                 wide = f"decimal(38,{max(s1, s2)})"
                 left, right = cast(left, wide), cast(right, wide)
-        return self._put(node, cast(type(node)(this=left, expression=right), type_), type_)
+        return self.put(node, cast(type(node)(this=left, expression=right), type_), type_)
 
-    def _aggregate(self, core: exp.Expr, outer: exp.Expr) -> str:
+    def aggregate(self, core: exp.Expr, outer: exp.Expr) -> str:
         if isinstance(core, exp.Count | exp.CountIf):
-            return self._put(outer, cast(outer.copy(), "bigint"), "bigint")
+            return self.put(outer, cast(outer.copy(), "bigint"), "bigint")
         inner = self._of(core.this)
         kind, average = family(inner or ""), isinstance(core, exp.Avg)
         if kind not in ("integer", "decimal", "float"):
@@ -286,21 +285,21 @@ class _Typist:
             p, s = digits(inner or "") or (38, 18)
             if not average:
                 type_ = f"decimal({min(38, p + 10)},{s})"
-                return self._put(outer, cast(outer.copy(), type_), type_)
+                return self.put(outer, cast(outer.copy(), type_), type_)
             type_ = f"decimal({min(38, p + 4)},{min(38, s + 4)})"
             total, count = (_swapped(outer, core, kind_) for kind_ in (exp.Sum, exp.Count))
             quotient = divided(
                 cast(total, f"decimal(38,{s})"), cast(exp.Nullif(this=count, expression=lit(0)), "decimal(20,0)"), type_
             )
-            return self._put(outer, quotient, type_)
+            return self.put(outer, quotient, type_)
         if kind == "integer" and not average:
-            return self._put(outer, cast(outer.copy(), "bigint"), "bigint")
+            return self.put(outer, cast(outer.copy(), "bigint"), "bigint")
         if kind == "integer":
             value = core.this.expressions[0] if isinstance(core.this, exp.Distinct) else core.this
             value.replace(cast(value.copy(), "double"))
         return "double"
 
-    def _rounded(self, node: exp.Ceil | exp.Floor | exp.Round) -> str:
+    def rounded(self, node: exp.Ceil | exp.Floor | exp.Round) -> str:
         inner = self._of(node.this) or ""
         places = node.args.get("decimals")
         fixed = int(places.name) if isinstance(places, exp.Literal) else 0 if places is None else None
@@ -311,13 +310,32 @@ class _Typist:
         ):
             raise self._refusal(node)
         if isinstance(node, exp.Round) and family(inner) == "float":
-            return self._put(node, _rounded_float(node.this, inner, fixed), inner)
+            return self.put(node, _rounded_float(node.this, inner, fixed), inner)
         if family(inner) != "decimal":
             type_ = inner if isinstance(node, exp.Round) else "bigint"
         else:
             p, s = digits(inner) or (38, 18)
             type_ = _bounded(p - s + 1 + min(s, fixed), min(s, fixed))
-        return self._put(node, cast(node.copy(), type_), type_)
+        return self.put(node, cast(node.copy(), type_), type_)
+
+
+_Rule = Callable[[_Typist, Any, exp.Expr], str | None]
+_RULES: list[tuple[tuple[type[exp.Expr], ...], _Rule]] = [
+    ((exp.Column,), lambda t, node, _: t.column(node)),
+    ((exp.Literal,), lambda t, node, _: t.literal(node)),
+    ((exp.Null,), lambda _, __, ___: "void"),
+    ((exp.Cast, exp.TryCast), lambda t, node, _: t.converted(node)),
+    ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv), lambda t, node, _: t.arithmetic(node)),
+    ((exp.Sum, exp.Avg, exp.CountIf, exp.Count), lambda t, node, outer: t.aggregate(node, outer)),
+    ((exp.Ceil, exp.Floor, exp.Round), lambda t, node, _: t.rounded(node)),
+    ((exp.Coalesce, exp.Greatest, exp.Least, exp.If, exp.Case), lambda t, node, _: t.chosen(node)),
+    ((exp.TimestampTrunc,), lambda t, node, _: t.instant(node)),
+    (_INT, lambda t, node, outer: t.whole(node, outer)),
+    (_DATE, lambda t, node, _: t.put(node, cast(node.copy(), "date"), "date")),
+    ((*_SAME, exp.Alias, exp.Distinct), lambda t, node, _: t.first(node)),
+    (_BOOLEAN, lambda _, __, ___: "boolean"),
+    (_TEXT, lambda _, __, ___: "string"),
+]
 
 
 # --- decimals ----------------------------------------------------------------------------------------------
@@ -330,7 +348,7 @@ def digits(type_: str) -> tuple[int, int] | None:
 
 
 def divided(left: exp.Expr, right: exp.Expr, type_: str) -> exp.Expr:
-    """left ÷ right to the last digit of the type, halves away from zero; both are decimals of known scale."""
+    """The quotient to the last digit of the type, halves away from zero; both are decimals of known scale."""
     scale = (digits(type_) or (38, 0))[1]
     up = scale - _scale(left) + _scale(right)
     above, below = call("unscaled", left), call("unscaled", right)

@@ -85,7 +85,7 @@ def key_of(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
 
 
 def rank(value: Any) -> tuple[Any, ...]:
-    """Where a value stands in ascending order: NULL first, NaN after every number, -0.0 before 0.0 if nothing else decides."""
+    """Where a value stands in ascending order: NULL first, NaN after every number."""
     if value is None:
         return (0,)
     if isinstance(value, float) and math.isnan(value):
@@ -200,7 +200,7 @@ def with_metadata(slice_: Frame, values: Mapping[str, Any]) -> Frame:
 
 
 def deduplicate(frame: Frame, keys: Sequence[str], order: Sequence[tuple[str, str]] = ()) -> Frame:
-    """One row per key: the first in `order` (column, `asc` or `desc`); ties go to the highest values, column by column."""
+    """One row per key: the first in `order` (column, `asc` or `desc`); ties go to the highest values of all columns."""
     best: dict[tuple[Any, ...], Row] = {}
     for row in frame.rows:
         key = key_of(row, keys)
@@ -355,7 +355,7 @@ def widen(value: Any, source: str, target: str) -> Any:
     return value
 
 
-def cast(value: Any, source: str, target: str) -> Any:
+def cast(value: Any, source: str, target: str) -> Any:  # noqa: C901, PLR0911 (one line per type)
     """CAST in Spark's ANSI meaning, with one grammar for text; what does not fit raises."""
     if value is None or source == target:
         return value
@@ -425,7 +425,7 @@ def _decimal(value: Decimal, type_: str) -> Decimal:
     rounded = value.quantize(Decimal(1).scaleb(-scale), rounding=ROUND_HALF_UP, context=Context(prec=2000))
     if rounded and rounded.adjusted() + 1 > precision - scale:
         raise NotCastable(f"{value} as {type_}")
-    return abs(rounded) if not rounded else rounded  # there is no negative zero
+    return rounded or abs(rounded)  # there is no negative zero
 
 
 _DAY = r"(\d{4})-(\d\d)-(\d\d)"
