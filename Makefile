@@ -1,6 +1,6 @@
 # Everything here works on a clean clone: what a target needs is set up the first time and left alone afterwards.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint type clean
+.PHONY: help setup demo test bench lint type clean
 MAKEFLAGS += --no-print-directory
 
 BIN   := .venv/bin
@@ -23,6 +23,9 @@ demo: $(READY)  ## Run a small shop from its database to Gold, change it, run ag
 
 test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
 	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
+
+bench: $(READY)  ## Race against a script by hand and a plain MERGE (ARGS="--rows 100000", --json)
+	@$(JAVA) $(BIN)/python -m bench $(ARGS)
 
 lint: $(READY)  ## Check style and format
 	@$(BIN)/ruff check .

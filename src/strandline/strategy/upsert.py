@@ -98,11 +98,12 @@ def _action(
     changing = [c for c in _compared(fit.columns) if c.fold in carried]
     branches: list[tuple[exp.Expr, exp.Expr]] = [duplicate, missing]
     if hashed and ROW_HASH in target.schema:
-        # equal hashes mean equal values, except for what a hash cannot hold
-        unhashed = [c for c in changing if not hashable(c)]
-        equal = all_of([eq(col(ROW_HASH), col(_OLD + ROW_HASH)), *_unchanged(unhashed, target)])
-        branches.append((equal, lit("unchanged")))
-    branches.append((all_of(_unchanged(changing, target)), lit("unchanged")))
+        # the hash stands for all columns that it can hold, so that only those need to be read from the target
+        changing = [c for c in changing if not hashable(c)]
+        equal = [eq(col(ROW_HASH), col(_OLD + ROW_HASH)), *_unchanged(changing, target)]
+    else:
+        equal = _unchanged(changing, target)
+    branches.append((all_of(equal), lit("unchanged")))
     if condition is not None:
         refused = negate(exp.Coalesce(this=_bind(condition, fit.columns, target), expressions=[exp.false()]))
         branches.append((refused, lit("unchanged")))
