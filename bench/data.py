@@ -10,7 +10,7 @@ COLUMNS = ("id", "name", "email", "country", "amount", "quantity", "active", "bo
 
 
 def make(folder: Path, rows: int) -> None:
-    """`full`: all rows; `batch`: 5 % of them re-read, of which 1 % of all changed, and 0.1 % new. Keys are scattered."""
+    """`full`: all rows. `batch`: 5 % of them read again, 1 % changed, and 0.1 % new. Keys are scattered."""
     folder.mkdir(parents=True, exist_ok=True)
     con = duckdb.connect()
     con.execute("SET TimeZone = 'UTC'")

@@ -37,7 +37,10 @@ NODES = [
                 {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}},
                 {"operation": "derive", "params": {"columns": {"name": "trim(name)", "size": "length(name)"}}},
                 {"operation": "generate_surrogate_key", "params": {"columns": ["id"], "output_col": "_hash_key"}},
-                {"operation": "generate_surrogate_key", "params": {"columns": ["name", "city"], "output_col": "_hash_diff"}},
+                {
+                    "operation": "generate_surrogate_key",
+                    "params": {"columns": ["name", "city"], "output_col": "_hash_diff"},
+                },
             ]
         },
         "write": {
@@ -48,8 +51,12 @@ NODES = [
     {
         "name": "silver_orders",
         "read": {"connection": "lake", "table": "bronze/orders"},
-        "transform": {"steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}}]},
-        "write": {"connection": "lake", "table": "silver/orders", "mode": "upsert", "keys": ["id"], "partition_by": ["day"]},
+        "transform": {
+            "steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}}]
+        },
+        "write": {
+            "connection": "lake", "table": "silver/orders", "mode": "upsert", "keys": ["id"], "partition_by": ["day"],
+        },
     },
     {
         "name": "revenue",
@@ -217,7 +224,7 @@ def test_an_unknown_selection_names_the_nearest(tmp_path):
 
 def test_a_cycle_is_a_configuration_error_with_its_line(tmp_path):
     nodes = [{**NODES[2], "depends_on": ["revenue"]}, *NODES[3:]]
-    with pytest.raises(ConfigError, match="wait for each other: .*revenue") as caught:
+    with pytest.raises(ConfigError, match=r"wait for each other: .*revenue") as caught:
         project(tmp_path, nodes)
     assert caught.value.problems[0].line
 

@@ -226,6 +226,11 @@ def _check_columns(job: Job, rows: Relation, state: TableState | None) -> None:
     if not rows.schema.columns:
         raise TransformError(f"{job.node.name}: there are no columns to write")
     wanted = [p.casefold() for p in job.node.write.partition_by]
+    if state is None and {c.fold for c in rows.schema} <= set(wanted):
+        raise TransformError(
+            f"{job.node.name}: write.partition_by names every column, and a table needs one besides",
+            hint="partition by fewer columns",
+        )
     if state and wanted and wanted != [p.casefold() for p in state.partition_by]:
         raise TransformError(
             f"{job.target.label} is partitioned by ({', '.join(state.partition_by)}), "

@@ -12,7 +12,7 @@ from tests.parity.lab import Lab, for_all, lab
 from tests.parity.tables import Case, cases
 
 from strandline.engine.base import Platform
-from strandline.errors import DuplicateKeys, TableError
+from strandline.errors import DuplicateKeys, TableError, TransformError
 from strandline.result import NodeResult
 from strandline.testing import oracle
 from strandline.testing.frames import assert_same
@@ -204,3 +204,8 @@ def test_an_empty_text_cannot_be_a_partition(platform: Platform) -> None:
     """Delta reads an empty partition value as NULL: a row would come back changed."""
     with lab(platform, {"mode": "append", "partition_by": ["p"]}) as at, pytest.raises(TableError, match="`p`"):
         at.run(Frame([("p", "string"), ("v", "int")], [{"p": "", "v": 1}]))
+
+
+def test_a_table_needs_a_column_besides_its_partitions(platform: Platform) -> None:
+    with lab(platform, {"mode": "append", "partition_by": ["p"]}) as at, pytest.raises(TransformError, match="besides"):
+        at.run(Frame([("p", "string")], [{"p": "a"}]))

@@ -113,7 +113,7 @@ def test_a_value_that_does_not_fit_its_schema(tmp_path, platform):
 
 
 def test_no_file(tmp_path, platform):
-    with pytest.raises(ReadError, match="no file matches `x/\\*.csv`"):
+    with pytest.raises(ReadError, match=r"no file matches `x/\*\.csv`"):
         run(tmp_path, platform, {"path": "x/*.csv"})
 
 

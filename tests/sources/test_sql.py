@@ -57,8 +57,8 @@ def test_sqlite_types_survive(tmp_path, platform, shop):
     }  # fmt: skip
     full = next(r for r in table.rows if r["i"] == 1)
     assert full == {
-        "i": 1, "big": 9223372036854775807, "d": Decimal("19.99"), "loose": Decimal("0.5"), "r": 0.1, "s": "", "b": True,
-        "day": date(2024, 2, 29), "at": datetime(2024, 3, 31, 2, 30, 0, 123456),
+        "i": 1, "big": 9223372036854775807, "d": Decimal("19.99"), "loose": Decimal("0.5"), "r": 0.1, "s": "",
+        "b": True, "day": date(2024, 2, 29), "at": datetime(2024, 3, 31, 2, 30, 0, 123456),
         "zoned": datetime(2024, 3, 31, 0, 30, tzinfo=UTC), "bin": b"\x00\xff", "odd": "x",
     }  # fmt: skip
     assert {"i": None, "s": None, "bin": None}.items() <= next(r for r in table.rows if r["i"] is None).items()
