@@ -23,7 +23,16 @@ from strandline.sql.portable import deterministic, family, parse, refuse_unteste
 from strandline.sql.typing import spark_expression, spark_types
 from strandline.strategy import append as appending
 from strandline.strategy import upsert as upserting
-from strandline.strategy.changes import ChangeSet, Counts, Proposal, Removals, evaluated, measures
+from strandline.strategy.changes import (
+    ChangeSet,
+    Counts,
+    Proposal,
+    Removals,
+    evaluated,
+    key_ranges,
+    measures,
+    range_measures,
+)
 from strandline.transform import registry
 from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import EngineContext
@@ -268,12 +277,13 @@ def evaluate(engine: Engine, rows: Relation, proposal: Proposal, target: Relatio
             # the filter makes the commit look at every verb: a column that nobody reads raises nothing
             named_rows = engine.query(rows_of(engine.query(proposal.rows)).where(proposal.keep))
             return evaluated(proposal, named_rows, None)
-        staged = engine.stage(proposal.rows, measures(), proposal.keep)
-        counts = Counts(**staged.measures)
+        ranges = range_measures(proposal)
+        staged = engine.stage(proposal.rows, {**measures(), **ranges}, proposal.keep)
+        counts = Counts(**{name: staged.measures[name] for name in measures()})
         if proposal.removals is Removals.EVERYTHING and target is not None:
             come, go = engine.fetch(appending.difference(staged.relation, target, proposal.columns))[0]
             counts = Counts(inserted=int(come), deleted=int(go), unchanged=counts.inserted - int(come))
-        return evaluated(proposal, staged.relation, counts)
+        return evaluated(proposal, staged.relation, counts, key_ranges(staged.measures))
     except DuplicateKeys:
         raise duplicate_keys(engine, rows, proposal.keys) from None
 

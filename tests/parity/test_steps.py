@@ -53,6 +53,14 @@ def test_deduplicate_keeps_the_same_row_whatever_the_order(engine_name: str, pla
             assert_same(found, expected)
 
 
+@pytest.mark.parametrize("zeros", [[0.0, -0.0], [-0.0, 0.0]])
+def test_deduplicate_prefers_zero_to_minus_zero(platform: Platform, zeros: list[float]) -> None:
+    """They are equal, and still every run must keep the same one."""
+    columns = [("k", "int"), ("x", "double")]
+    found = through(platform, Frame(columns, [{"k": 1, "x": x} for x in zeros]), step("deduplicate", keys=["k"]))
+    assert_same(found, Frame(columns, [{"k": 1, "x": 0.0}]))
+
+
 # --- hashes ------------------------------------------------------------------------------------------------
 
 

@@ -92,7 +92,7 @@ class Staged:
     """Rows evaluated exactly once, and what was measured on the way."""
 
     relation: Relation
-    measures: dict[str, int]
+    measures: dict[str, Any]
 
 
 class Engine(Protocol):

@@ -7,12 +7,15 @@ applies it in one commit. Nothing here has an effect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from sqlglot import exp
 
-from strandline.sql.expr import cast, col, count_where, eq, lit, named, rows_of, same_keys, select, table
+from strandline.sql.expr import all_of, case, cast, col, count_where, eq, lit, named, rows_of, same_keys, select, table
+from strandline.sql.portable import family
 from strandline.types import Relation, Schema
 
 ACTION = "_action"
@@ -70,6 +73,7 @@ class ChangeSet:
     partition_by: tuple[str, ...]
     system: tuple[str, ...]
     counts: Counts | None  # None: lazily evaluated, counted by the commit
+    ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # where the replaced keys lie
 
     @property
     def inserts_only(self) -> bool:
@@ -79,11 +83,35 @@ class ChangeSet:
 
 
 _VERBS = {"inserted": "insert", "updated": "update", "deleted": "delete", "unchanged": "unchanged"}
+_RANGED = ("integer", "date", "text")  # the kinds of keys whose files a table format can tell apart by their range
 
 
 def measures() -> dict[str, exp.Expr]:
     """What is counted while a change set is evaluated."""
     return {name: count_where(eq(col(ACTION), lit(verb))) for name, verb in _VERBS.items()}
+
+
+def range_measures(proposal: Proposal) -> dict[str, exp.Expr]:
+    """The lowest and highest key of the rows to replace, where a range of them can be looked up."""
+    found: dict[str, exp.Expr] = {}
+    for key in proposal.keys if proposal.removals is Removals.REPLACED else ():
+        column = proposal.columns.get(key)
+        if column and family(column.type) in _RANGED:
+            replaced = case((eq(col(ACTION), lit("update")), col(column.name)), default=exp.null())
+            found |= {f"low {key}": exp.Min(this=replaced), f"high {key}": exp.Max(this=replaced.copy())}
+            null = exp.and_(eq(col(ACTION), lit("update")), exp.Is(this=col(column.name), expression=exp.null()))
+            found[f"null {key}"] = count_where(null)
+    return found
+
+
+def key_ranges(measured: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Per key column the range in which rows are replaced; a NULL among them lies in no range."""
+    keys = [name.removeprefix("low ") for name in measured if name.startswith("low ")]
+    return {
+        k: (measured[f"low {k}"], measured[f"high {k}"])
+        for k in keys
+        if measured[f"low {k}"] is not None and not measured[f"null {k}"]
+    }
 
 
 def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
@@ -102,7 +130,24 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     return exp.union(stay, come, distinct=False)
 
 
-def evaluated(proposal: Proposal, additions: Relation, counts: Counts | None) -> ChangeSet:
+def match(changes: ChangeSet, stored: str, come: str) -> exp.Expr:
+    """Which stored row an addition replaces: by its keys, and by literal bounds that let whole files be skipped."""
+    bounds = [
+        exp.Between(this=col(key, stored), low=lit(low), high=lit(high)) for key, (low, high) in changes.ranges.items()
+    ]
+    return all_of([same_keys(changes.keys, come, stored), *bounds])
+
+
+def evaluated(
+    proposal: Proposal, additions: Relation, counts: Counts | None, ranges: Mapping[str, tuple[Any, Any]] | None = None
+) -> ChangeSet:
     return ChangeSet(
-        additions, proposal.columns, proposal.removals, proposal.keys, proposal.partition_by, proposal.system, counts
+        additions,
+        proposal.columns,
+        proposal.removals,
+        proposal.keys,
+        proposal.partition_by,
+        proposal.system,
+        counts,
+        ranges or {},
     )

@@ -62,7 +62,7 @@ class LocalWorkspace:
             measured = select(*(named(m, n) for n, m in measures.items())).from_(table(name))
             values = self.run(render(measured, self.dialect)).fetchall()[0]
             kept = self.query(rows_of(relation).where(keep)) if keep is not None else relation
-        return Staged(kept, dict(zip(measures, (int(v or 0) for v in values), strict=True)))
+        return Staged(kept, dict(zip(measures, values, strict=True)))
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
         with translated("fetch", self.files):

@@ -12,9 +12,9 @@ from sqlglot import exp
 
 from strandline.engine import delta_log
 from strandline.errors import TableError
-from strandline.sql.expr import col, data_type, ident, rows_of, same_keys, table
+from strandline.sql.expr import col, data_type, ident, rows_of, table
 from strandline.sql.portable import render
-from strandline.strategy.changes import ChangeSet, Removals
+from strandline.strategy.changes import ChangeSet, Removals, match
 from strandline.types import Column, Table, Token
 
 _TXN = "spark.databricks.delta.write."
@@ -30,7 +30,11 @@ def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token
             rows = session.sql(render(rows_of(changes.additions, changes.columns), "spark"))
             mode = "overwrite" if changes.removals is Removals.EVERYTHING and not new else "append"
             writer = _marked(rows, changes).write.format("delta").mode(mode)
-            writer = writer.partitionBy(*changes.partition_by) if changes.partition_by and new else writer
+            if new:
+                writer = writer.partitionBy(*changes.partition_by) if changes.partition_by else writer
+                # an upsert touches few rows of many files: marking them is cheaper than rewriting the files
+                vectors = changes.removals is Removals.REPLACED
+                writer = writer.option("delta.enableDeletionVectors", str(vectors).lower())
             writer.save(target.location)
         else:
             session.sql(render(_merge(target, changes), "spark"))
@@ -73,7 +77,7 @@ def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
     return exp.Merge(
         this=exp.alias_(place, ident("t"), table=True),
         using=table(changes.additions.name, "s"),
-        on=same_keys(changes.keys, "s", "t"),
+        on=match(changes, "t", "s"),
         whens=exp.Whens(expressions=whens),
     )
 

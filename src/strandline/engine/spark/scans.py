@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from sqlglot import exp
 
 from strandline.engine.base import FileSource, LakeSource, SqlSource
+from strandline.engine.delta_rows import row_count
 from strandline.engine.sources import files as file_sources
 from strandline.engine.sources import sql as sql_sources
 from strandline.sql.expr import col, lit, named
@@ -50,13 +51,7 @@ def sql(session: SparkSession, source: SqlSource) -> Counted:
 def lake(session: SparkSession, source: LakeSource) -> Counted:
     """A Delta table at one version; how many rows it has, its log knows."""
     frame = session.read.format("delta").option("versionAsOf", source.version).load(source.table.location)
-    return frame.drop(*source.hidden), lambda: _logged_rows(source)
-
-
-def _logged_rows(source: LakeSource) -> int | None:
-    actions = DeltaTable(source.table.location, version=source.version).get_add_actions(flatten=True)
-    counts = list(actions.column("num_records").to_pylist()) if actions.num_rows else []
-    return None if None in counts else sum(c or 0 for c in counts)
+    return frame.drop(*source.hidden), lambda: row_count(DeltaTable(source.table.location, version=source.version))
 
 
 def files(session: SparkSession, source: FileSource) -> Counted:

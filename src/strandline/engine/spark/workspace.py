@@ -63,8 +63,7 @@ class SparkWorkspace:
             path = str(self.staging / self._fresh())
             frame.write.parquet(path)
             staged = self.session.read.schema(frame.schema).parquet(path)
-            counted = {name: int(value or 0) for name, value in seen.get.items()}
-            return Staged(self.relation(staged), counted)
+            return Staged(self.relation(staged), seen.get)
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
         with translated("fetch", self.files):
