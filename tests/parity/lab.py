@@ -25,7 +25,7 @@ from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
 from strandline.types import Clock
 
-EXAMPLES = {"pandas": 60, "spark": 8}
+EXAMPLES = {"pandas": 60, "spark": 6}
 
 
 def for_all(
