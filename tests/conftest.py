@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -13,8 +12,7 @@ from strandline.engine.base import Platform
 from strandline.engine.local.workspace import LocalPlatform
 from strandline.testing.projects import make_project
 
-SPARK = importlib.util.find_spec("strandline.engine.spark.session") is not None
-ENGINES = ["pandas", *([pytest.param("spark", marks=pytest.mark.spark)] if SPARK else [])]
+ENGINES = ["pandas", pytest.param("spark", marks=pytest.mark.spark)]
 
 # The same examples on every run, so that a red test stays red; `soak` looks for new ones.
 _COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck)}
