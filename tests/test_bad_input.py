@@ -68,6 +68,18 @@ def test_a_wrong_password(tmp_path, platform, postgres_url, monkeypatch):
     assert "password:" in error["hint"]
 
 
+def test_a_connection_lost_in_the_middle_of_reading(tmp_path, platform, postgres_url, monkeypatch):
+    url = sqlalchemy.make_url(postgres_url)
+    monkeypatch.setenv("STRANDLINE_TEST_PASSWORD", str(url.password))
+    login = {"user": url.username, "password": "${env:STRANDLINE_TEST_PASSWORD}"}
+    dies = "SELECT g, CASE WHEN g = 90000 THEN pg_terminate_backend(pg_backend_pid()) END AS x "
+    dies += "FROM generate_series(1, 99999) g"
+    where = f"postgresql://{url.host}:{url.port}/{url.database}"
+    error = failed(tmp_path, platform, where, read={"query": dies}, login=login)
+    assert error["code"] == "source_down"
+    assert "terminating connection" in error["message"]
+
+
 def test_a_password_that_is_not_set(tmp_path, platform, monkeypatch):
     monkeypatch.delenv("STRANDLINE_TEST_PASSWORD", raising=False)
     login = {"user": "etl", "password": "${env:STRANDLINE_TEST_PASSWORD}"}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
+import time
 
 import pytest
 
+from strandline import batch
 from strandline.errors import ConfigError, UsageError
 from strandline.plan.graph import Graph
 from strandline.project import Observer
@@ -261,3 +264,36 @@ def test_a_skipped_node_between_chosen_ones_still_orders_them(tmp_path, pandas_p
 
     project(tmp_path).run(["bronze_customers", "revenue"], platform=pandas_platform, observer=Watch())
     assert order == ["bronze_customers", "revenue"]
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_fault_of_our_own_is_one_line_and_stops_only_its_descendants(
+    tmp_path, pandas_platform, shop, monkeypatch, verb
+):
+    original = batch.read
+
+    def broken(job, engine):
+        if job.node.name == "bronze_orders":
+            raise RuntimeError("first line\nsecond line")
+        return original(job, engine)
+
+    monkeypatch.setattr(batch, "read", broken)
+    result = getattr(project(tmp_path), verb)(platform=pandas_platform)
+    by_name = {n.name: n for n in result.nodes}
+    assert by_name["bronze_orders"].error["message"] == "internal error: RuntimeError: first line"
+    assert by_name["revenue"].status == "skipped"
+    assert by_name["silver_customers"].status == "success"
+    assert result.exit_code == 1
+
+
+@pytest.mark.spark
+def test_what_a_killed_run_had_staged_is_swept(tmp_path):
+    from strandline.engine.spark.session import _sweep
+
+    for name, age in {"old": 2 * 24 * 3600, "new": 60}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part-0.parquet").touch()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    _sweep(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["new"]
+    _sweep(tmp_path / "not there")

@@ -80,17 +80,9 @@ class StrandlineProject:
         def work(name: str) -> NodeResult:
             watch.started(name)
             job = Job(self.config, self._node(name), clock)
-            try:
-                with platform_.workspace(name) as engine:
-                    return runner.run(job, engine)
-            except StrandlineError as e:
-                log.error("%s failed", name, exc_info=e)
-                errors.append(e)
-                return self._failed(name, e)
-            except Exception as e:  # noqa: BLE001 – the boundary: a fault of ours in one node must not stop the others
-                log.error("%s failed", name, exc_info=e)
-                errors.append(_internal(e))
-                return self._failed(name, errors[-1])
+            with self._boundary(name, errors) as result, platform_.workspace(name) as engine:
+                result.append(runner.run(job, engine))
+            return result[0]
 
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
         with logged, self._platform(platform) as platform_:
@@ -118,11 +110,10 @@ class StrandlineProject:
             def work(name: str) -> NodeResult:
                 watch.started(name)
                 job = Job(self.config, self._node(name), clock, planned)
-                try:
+                with self._boundary(name, []) as results:
                     result, planned[job.target.location] = plan_node(job, engine)
-                except StrandlineError as e:
-                    return self._failed(name, e)
-                return result
+                    results.append(result)
+                return results[0]
 
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
         return PlanResult(results)
@@ -139,6 +130,17 @@ class StrandlineProject:
 
     def _node(self, name: str) -> NodeConfig:
         return next(n for n in self.config.config.nodes if n.name == name)
+
+    @contextmanager
+    def _boundary(self, name: str, errors: list[StrandlineError]) -> Iterator[list[NodeResult]]:
+        """Where a node's failure becomes its result: even a fault of ours in one node must not stop the others."""
+        results: list[NodeResult] = []
+        try:
+            yield results
+        except Exception as e:  # noqa: BLE001 – see above; its trace goes to the log
+            log.error("%s failed", name, exc_info=e)
+            errors.append(e if isinstance(e, StrandlineError) else _internal(e))
+            results.append(self._failed(name, errors[-1]))
 
     def _failed(self, name: str, error: StrandlineError) -> NodeResult:
         secrets = secret_values(self.config.config)

@@ -48,11 +48,11 @@ def _batches(source: SqlSource, statement: str, schema: pa.Schema) -> Iterator[p
     """The rows in bounded pieces; always at least one, so that an empty table has its columns."""
     with sql_sources.opened(source.endpoint) as connection:
         streamed = connection.execution_options(stream_results=True)
-        result = streamed.exec_driver_sql(statement)
         some = False
-        for partition in result.partitions(_BATCH):
-            some = True
-            yield _to_arrow(partition, schema)
+        with streamed.exec_driver_sql(statement) as result:
+            for partition in result.partitions(_BATCH):
+                some = True
+                yield _to_arrow(partition, schema)
         if not some:
             yield schema.empty_table()
 

@@ -24,7 +24,7 @@ from strandline.errors import (
 _CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_CONCURRENT|ProtocolChangedException|DELTA_PROTOCOL_CHANGED")
 _DOWN = re.compile(
     r"(?i)connection .*refused|connect timed out|UnknownHostException|connection attempt failed"
-    r"|connection has been closed"
+    r"|connection has been closed|terminating connection|I/O error occurred while sending"
 )
 _MALFORMED = re.compile(r"MALFORMED_RECORD|FAILED_READ_FILE|MalformedInputException|TextParsingException")
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ appender.file.fileName = {file}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
+_STALE = 24 * 3600.0
 # what every node's session has, whoever made the session: the meaning of our SQL depends on it
 _MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
 
@@ -50,6 +52,7 @@ class SparkPlatform:
     def start(cls, project: Project) -> SparkPlatform:
         """Take the active session, or make one; its log goes to a file of the project."""
         staging = Path(control_location(project.config.connections, project.config.control, project.root)) / "_staging"
+        _sweep(staging)
         active = SparkSession.getActiveSession()
         if active is not None:
             return cls(active, staging, owned=False)
@@ -80,6 +83,13 @@ class SparkPlatform:
         """Stop the session if it is ours."""
         if self.owned:
             self.session.stop()
+
+
+def _sweep(staging: Path) -> None:
+    """Rows that a killed run had staged; after a day nobody is still at work on them."""
+    for folder in staging.glob("*") if staging.is_dir() else ():
+        if time.time() - folder.stat().st_mtime > _STALE:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _local_session(project: Project) -> SparkSession:
