@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from strandline.config.base import SALVAGE
 from strandline.config.model import (
-    SALVAGE,
     Connection,
     ControlConfig,
     FilesConnection,
