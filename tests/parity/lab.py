@@ -15,9 +15,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
-from strandline.batch import Job
-from strandline.control.ledger import ControlRow, RunRow
+from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow
 from strandline.engine.base import Platform
+from strandline.job import Job
 from strandline.result import NodeResult
 from strandline.run import Runner
 from strandline.testing.frames import read_table, write_parquet
@@ -55,6 +55,12 @@ class MemoryStore:
 
     def log(self, row: RunRow) -> None:
         """Nobody asks."""
+
+    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
+        """Nobody asks."""
+
+    def notebook(self) -> Notebook | None:
+        return None
 
     def runs(self, limit: int) -> list[RunRow]:
         return []

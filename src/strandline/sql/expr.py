@@ -77,6 +77,14 @@ def eq(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     return exp.EQ(this=left, expression=right)
 
 
+def one_of(tree: exp.Expr, values: Iterable[str]) -> exp.Expr:
+    return exp.In(this=tree, expressions=[lit(v) for v in values])
+
+
+def is_null(tree: exp.Expr) -> exp.Expr:
+    return exp.Is(this=tree, expression=exp.null())
+
+
 def negate(tree: exp.Expr) -> exp.Expr:
     return exp.Not(this=exp.Paren(this=tree))
 

@@ -51,6 +51,8 @@ def sql(session: SparkSession, source: SqlSource) -> Counted:
 def lake(session: SparkSession, source: LakeSource) -> Counted:
     """A Delta table at one version; how many rows it has, its log knows."""
     frame = session.read.format("delta").option("versionAsOf", source.version).load(source.table.location)
+    if source.where is not None:
+        return _counted(frame.where(f.expr(render(source.where, "spark"))).drop(*source.hidden))
     return frame.drop(*source.hidden), lambda: row_count(DeltaTable(source.table.location, version=source.version))
 
 
