@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from strandline.config.base import Model, Text
+from strandline.config.base import Model, Text, sql_text
 from strandline.config.positions import Mistake
 
 Scalar = int | float | str | datetime | date
@@ -26,6 +26,12 @@ def duration(text: str) -> timedelta | None:
         return sum((timedelta(**{_UNITS[unit.lower()]: int(n)}) for n, unit in parts), timedelta())
     except OverflowError:
         return None
+
+
+def _check_expression(text: str) -> None:
+    from strandline.sql.bounded import check_expression  # brings sqlglot, which `strandline --help` need not pay for
+
+    check_expression(text)
 
 
 class IncrementalConfig(Model):
@@ -77,8 +83,10 @@ class WatermarkConfig(Model):
     """One entry of a list of watermarks.
 
     **Business problem:** a row is new when any of several columns says so, or only when all do.
-    **Solution:** each entry reads `column_name >= expression`; entries of one `operation_group` are joined by their
-    `operation`, groups by AND. `'${last_value}'` is the highest value seen so far; it may be shifted.
+    **Solution:** each entry reads `column_name >= expression`. Within one `operation_group`, from first to last, an
+    entry's `operation` joins it to those before it; groups are joined by AND. `'${last_value}'` is the highest value
+    seen so far; it may be shifted with date_sub, date_add, + - * / and CAST. Until there is one, the entry limits
+    nothing. Rows without a value in the column are read each time.
 
     ```yaml
     watermark:
@@ -90,7 +98,7 @@ class WatermarkConfig(Model):
     column_name: Text
     operation: Literal["and", "or"] = "and"
     operation_group: int | str | None = None
-    expression: Text = "'${last_value}'"
+    expression: Annotated[Text, sql_text(_check_expression)] = "'${last_value}'"
 
 
 class SettingsConfig(Model):

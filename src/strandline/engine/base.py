@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,6 +59,7 @@ class FileSource:
     null_value: str | None = None
     multiline: bool = True
     file_column: str | None = None
+    since: datetime | None = None  # only files modified at or after it
 
     @property
     def label(self) -> str:

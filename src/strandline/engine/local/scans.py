@@ -135,7 +135,11 @@ def files(workspace: LocalWorkspace, source: FileSource) -> str:
     """CSV, JSON or Parquet files as one view."""
     reader = {"csv": _csv, "json": _json, "parquet": _parquet}[source.format]
     name = workspace.fresh("files")
-    workspace.run(f'CREATE TEMP VIEW "{name}" AS {reader(workspace, source)}')
+    if file_sources.quiet(source):
+        rows = f"SELECT * FROM ({reader(workspace, file_sources.shape(source))}) WHERE FALSE"
+    else:
+        rows = reader(workspace, source)
+    workspace.run(f'CREATE TEMP VIEW "{name}" AS {rows}')
     return name
 
 

@@ -58,7 +58,10 @@ def lake(session: SparkSession, source: LakeSource) -> Counted:
 
 def files(session: SparkSession, source: FileSource) -> Counted:
     """CSV, JSON or Parquet files as one frame."""
-    return {"csv": _csv, "json": _json, "parquet": _parquet}[source.format](session, source)
+    reader = {"csv": _csv, "json": _json, "parquet": _parquet}[source.format]
+    if file_sources.quiet(source):
+        return reader(session, file_sources.shape(source))[0].limit(0), lambda: 0
+    return reader(session, source)
 
 
 def _csv(session: SparkSession, source: FileSource) -> Counted:
