@@ -280,8 +280,8 @@ def test_an_unknown_mode_is_a_value_error() -> None:
         ("date_sub('${last_value}', 7)", False),
         ("date_add('${last_value}', 7)", True),
         ("date_add('${last_value}', -7)", False),
-        ("${last_value} + 1", True),
-        ("${last_value} - 1", False),
+        ("'${last_value}' + 1", True),
+        ("'${last_value}' - 1", False),
     ],
 )
 def test_bounds_that_rise(expression: str, raises: bool) -> None:

@@ -215,8 +215,6 @@ def _snapshot_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iter
 
 
 def _window_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iterator[Mistake]:
-    from strandline.sql.bounded import raises_bound  # here and not above: it brings sqlglot
-
     ((loc, read),) = finder.node.reads
     if not read.limited:
         message = f"{finder.name} looks for rows missing from the window of a watermark, and this read has none"
@@ -229,17 +227,29 @@ def _window_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iterat
             "which no row carries"
         )
         yield Mistake(finder.loc, message, "name a `column` in `incremental`")
+    yield from _bound_mistakes(finder, loc, read)
+    writer = lineage.writer(read)
+    if writer and writer.write and writer.write.mode != "overwrite":
+        yield from _never_mistakes(parts, finder, read, writer)
+
+
+def _bound_mistakes(finder: _Finder, loc: Loc, read: ReadConfig) -> Iterator[Mistake]:
+    from strandline.sql.bounded import raises_bound  # here and not above: it brings sqlglot
+
     for index, mark in enumerate(read.watermark):
-        if raises_bound(mark.expression):
+        at = (*loc, "watermark", index, "expression")
+        try:
+            raised = raises_bound(mark.expression)
+        except SqlError as error:
+            yield Mistake(at, error.message, error.hint)
+            continue
+        if raised:
             yield Mistake(
-                (*loc, "watermark", index, "expression"),
+                at,
                 f"`{mark.expression}` reads from above the last value, so {finder.name} would look at a window with a "
                 "hole: rows that were not read would count as deleted",
                 "start at the last value or below it, for example date_sub('${last_value}', 7)",
             )
-    writer = lineage.writer(read)
-    if writer and writer.write and writer.write.mode != "overwrite":
-        yield from _never_mistakes(parts, finder, read, writer)
 
 
 def _compare_mistakes(parts: Parts, at: Loc, step: DeleteDetectionConfig) -> Iterator[Mistake]:
