@@ -33,13 +33,14 @@ def sql_text(check: Callable[[str], object]) -> AfterValidator:
         try:
             check(text)
         except SqlError as mistake:
-            raise _custom(Mistake((), mistake.message, mistake.hint)) from mistake
+            raise refusal(Mistake((), mistake.message, mistake.hint)) from mistake
         return text
 
     return AfterValidator(checked)
 
 
-def _custom(mistake: Mistake) -> PydanticCustomError:
+def refusal(mistake: Mistake) -> PydanticCustomError:
+    """A mistake as Pydantic carries it."""
     # The text goes through ctx, because a template would take braces in it for its own.
     return PydanticCustomError("strandline", "{message}", {"message": mistake.message, "hint": mistake.hint})
 
@@ -68,6 +69,6 @@ class Model(BaseModel):
             return self
         if found := list(self.mistakes()):
             raise ValidationError.from_exception_data(
-                type(self).__name__, [InitErrorDetails(type=_custom(m), loc=m.loc, input=None) for m in found]
+                type(self).__name__, [InitErrorDetails(type=refusal(m), loc=m.loc, input=None) for m in found]
             )
         return self

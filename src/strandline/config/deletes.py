@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from strandline.config.base import Model, Text, repeated
+from strandline.config.base import Model, Text, refusal, repeated
 from strandline.config.increments import duration
 from strandline.config.positions import Mistake
+from strandline.errors import did_you_mean
 
 
 class DeleteDetectionMode(StrEnum):
@@ -74,6 +75,15 @@ class DeleteDetectionConfig(Model):
     target_filter: Text | None = None
     confirm_runs: int = Field(default=1, ge=1)
     max_window_gap: str | int | float | None = None
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _known_mode(cls, mode: Any) -> Any:
+        modes = [str(m) for m in DeleteDetectionMode]
+        if mode is None or isinstance(mode, list | dict) or mode in modes:
+            return mode
+        hint = did_you_mean(str(mode), modes) or f"modes are {', '.join(modes)}"
+        raise refusal(Mistake((), f"Unknown delete detection mode: {mode}", hint))
 
     def mistakes(self) -> Iterator[Mistake]:
         if self.mode is DeleteDetectionMode.NONE:
