@@ -347,7 +347,9 @@ class Expected:
         """What Silver reads; of a table of snapshots the newest only, where deletes are found by them."""
         if not self.past.shape.bronze:
             source = self.source
-            return histories.read_since(source, "m", self._low(self.silver.mark)) if self.past.shape.stateful else source
+            return (
+                histories.read_since(source, "m", self._low(self.silver.mark)) if self.past.shape.stateful else source
+            )
         assert self.bronze is not None
         read = self.snapshots[-1] if self.past.shape.detect == "snapshot_diff" else self.bronze
         return oracle.deduplicate(read, self.past.keys, [("_extracted_at", "desc")])
