@@ -31,7 +31,7 @@ SHAPES = [
     ]
     for mode in ("upsert", "scd2")
 ]
-EXAMPLES = {"pandas": 20, "spark": 6}  # per shape; a past costs about 0.7 s in process
+EXAMPLES = {"pandas": 14, "spark": 6}  # per shape: a run of a node costs about 0.13 s, so these take some four minutes
 
 
 def live_through(platform: Platform, past: Past, *, recorded: bool = False) -> None:
