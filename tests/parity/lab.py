@@ -29,13 +29,13 @@ EXAMPLES = {"pandas": 60, "spark": 6}
 
 
 def for_all(
-    engine_name: str, cases: SearchStrategy[Any], share: float = 1.0
+    engine_name: str, cases: SearchStrategy[Any], share: float = 1.0, *, counts: Mapping[str, int] = EXAMPLES
 ) -> Callable[[Callable[[Any], None]], None]:
     """Check a property now: with many examples in process, with few on Spark, where each costs seconds."""
     factor = float(os.environ.get("STRANDLINE_EXAMPLES", "1"))
 
     def check(holds: Callable[[Any], None]) -> None:
-        examples = max(2, round(EXAMPLES[engine_name] * share * factor))
+        examples = max(2, round(counts[engine_name] * share * factor))
         settings(max_examples=examples)(given(cases)(holds))()
 
     return check
