@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from strandline import batch
+from strandline import slices
 from strandline.errors import ConfigError, UsageError
 from strandline.plan.graph import Graph
 from strandline.project import Observer
@@ -270,14 +270,14 @@ def test_a_skipped_node_between_chosen_ones_still_orders_them(tmp_path, pandas_p
 def test_a_fault_of_our_own_is_one_line_and_stops_only_its_descendants(
     tmp_path, pandas_platform, shop, monkeypatch, verb
 ):
-    original = batch.read
+    original = slices.read
 
     def broken(job, engine):
         if job.node.name == "bronze_orders":
             raise RuntimeError("first line\nsecond line")
         return original(job, engine)
 
-    monkeypatch.setattr(batch, "read", broken)
+    monkeypatch.setattr(slices, "read", broken)
     result = getattr(project(tmp_path), verb)(platform=pandas_platform)
     by_name = {n.name: n for n in result.nodes}
     assert by_name["bronze_orders"].error["message"] == "internal error: RuntimeError: first line"

@@ -113,8 +113,8 @@ def test_the_bound_is_the_mark_less_the_lag(column, type_, lag, last, expected):
 
 @pytest.mark.parametrize(
     ("column", "lag", "message"),
-    [("code", 1, "cannot be taken from column `code`"), ("code", "2h", "of type string"), ("at", 5, "of type timestamp"),
-     ("Id", "2h", "of type bigint"), ("day", 1, "of type date")],
+    [("code", 1, "cannot be taken from column `code`"), ("code", "2h", "of type string"),
+     ("at", 5, "of type timestamp"), ("Id", "2h", "of type bigint"), ("day", 1, "of type date")],
 )  # fmt: skip
 def test_a_lag_must_suit_its_column(column, lag, message):
     with pytest.raises(ReadError, match=message) as caught:
@@ -303,7 +303,7 @@ def test_a_project_file_is_told_where_its_expression_is_wrong(tmp_path):
 
 def test_an_expression_that_fails_at_run_time_names_its_column():
     config = read(watermark=[{"column_name": "code", "expression": "date_sub('${last_value}', 1)"}])
-    with pytest.raises(ReadError, match="column `code`.*'x' is not a timestamp"):
+    with pytest.raises(ReadError, match=r"column `code`.*'x' is not a timestamp"):
         low(config, {"code": Mark("x", "string")})
 
 

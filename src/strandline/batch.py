@@ -319,7 +319,7 @@ def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
         return replace(outcome, warnings=tuple(warnings))
     wanted = {**keyed.decision_measures(), **range_measures(made.proposal)}
     staged = engine.stage(made.proposal.rows, wanted, keyed.keep())
-    verdict = _judge(job, engine, made, staged.measures)
+    verdict = _judge(job, made, staged.measures)
     applied = verdict is None or verdict.applied
     if verdict and verdict.warning:
         warnings.append(verdict.warning)
@@ -345,12 +345,13 @@ def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
     )
 
 
-def _judge(job: Job, engine: Engine, made: Reconciled, measured: Mapping[str, Any]) -> Verdict | None:
+def _judge(job: Job, made: Reconciled, measured: Mapping[str, Any]) -> Verdict | None:
     finding = made.finding
     if finding is None:
         return None
     found = measured["deleted"] - measured["approved"]
-    if not found and measured["buried"] and finding.empty():  # nothing to delete yet, but nothing to bury by it either
+    judged = found or finding.config.on_empty_source == "apply"
+    if not judged and measured["buried"] and finding.empty():  # it says as little of rows that only come now
         return Verdict("skip", 0, measured["alive"])
     return judge(finding.config, found, measured["alive"], finding.empty, job.target.label)
 
@@ -361,5 +362,3 @@ def duplicate_keys(engine: Engine, rows: Relation, keys: Sequence[str]) -> Dupli
     if not found:
         return ReadError("keys occurred more than once, and then no more: the source changed while it was read")
     return DuplicateKeys(_spelled(rows, keys), int(found[0][-1]), [f[:-1] for f in found])
-
-

@@ -93,8 +93,8 @@ def _entries(
             yield "delete", f"{absent}; approved by a person", None
         elif verdict and verdict.kind == "hold":
             yield "hold", f"{absent}; {verdict.reason}", None
-        elif (verdict is None or verdict.applied) and log != "none":
-            yield "delete", absent, None
+        elif (verdict is None or verdict.applied) and (log != "none" or (config and config.confirm_runs > 1)):
+            yield "delete", absent, None  # where runs are counted, also to end the count
     elif action in ("reopen", "revive") and log != "none":
         yield "reopen", "seen again after it had been deleted", None
     elif log == "all" and action in _QUIET:

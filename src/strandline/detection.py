@@ -19,7 +19,7 @@ from strandline.job import Job
 from strandline.journal import log
 from strandline.plan.reading import live_source
 from strandline.slices import Slice, count
-from strandline.sql.expr import all_of, cast, col, eq, lit, named, one_of, ordered, over, rows_of, select, table
+from strandline.sql.expr import all_of, cast, col, eq, lit, named, one_of, ordered, over, select, table
 from strandline.sql.portable import parse, refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.strategy.absence import Absence, partition_scope, window_scope
@@ -87,7 +87,9 @@ def _raw(slice_: Slice, rows: Relation, config: DeleteDetectionConfig) -> Relati
     return first if all(k in first.schema for k in config.keys) else rows
 
 
-def _absence(look: _Look, evidence: Snapshot | Window | LiveKeys, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
+def _absence(
+    look: _Look, evidence: Snapshot | Window | LiveKeys, *, scope: exp.Expr | None, fresh: bool = True
+) -> Absence:
     parts = [p for p in (scope, _target_filter(look)) if p is not None]
     past = look.job.past
     noted = past.memory.get("notes") and past.notebook is not None
@@ -164,7 +166,9 @@ def _live(look: _Look) -> tuple[Absence, Callable[[], bool]]:
     relation = look.engine.scan(source).relation
     missing = [k for k in config.keys if k not in relation.schema]
     if missing:
-        raise UnknownColumn(missing[0], relation.schema.names, where=f"{look.job.node.name}: sql_compare, {source.label}")
+        raise UnknownColumn(
+            missing[0], relation.schema.names, where=f"{look.job.node.name}: sql_compare, {source.label}"
+        )
     keys = [named(col(c.name), c.name) for k in config.keys if (c := relation.schema.get(k))]
     counted = {"n": cast(exp.Count(this=exp.Star()), "bigint")}
     staged = look.engine.stage(select(*keys).from_(table(relation.name)), counted, None)
@@ -249,8 +253,8 @@ def notes(engine: Engine, notebook: Notebook, node: str) -> Relation:
     mine = all_of([eq(col("node", "c"), lit(node)), one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
     fine = select(*(named(col(n, "c"), n) for n in (*names, "batch"))).from_(table(changes.name, "c")).where(mine)
     ranked = select(*map(col, names), named(newest, "_n")).from_(fine.subquery("f"))
-    last = select(col("key_hash"), named(col("verb"), "state"), col("streak"), col("run_id")).from_(ranked.subquery("x"))
+    last = select(col("key_hash"), named(col("verb"), "state"), col("streak"), col("run_id")).from_(
+        ranked.subquery("x")
+    )
     open_ = one_of(col("verb"), ("hold", "reject", "missing"))
     return engine.query(last.where(all_of([eq(col("_n"), lit(1)), open_])))
-
-

@@ -111,10 +111,7 @@ def _text(value: Any, type_: str) -> str | None:
 
 
 def _read(job: Job, engine: Engine, input_: Input) -> _Read:
-    if is_lake(job.project, input_.read):
-        found = _lake(job, engine, input_)
-    else:
-        found = _outside(job, engine, input_)
+    found = (_lake if is_lake(job.project, input_.read) else _outside)(job, engine, input_)
     config = job.detection
     if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF:
         return found

@@ -17,6 +17,7 @@ from hypothesis.strategies import SearchStrategy
 
 from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow
 from strandline.engine.base import Platform
+from strandline.engine.control_store import DeltaStore
 from strandline.job import Job
 from strandline.result import NodeResult
 from strandline.run import Runner
@@ -44,8 +45,11 @@ def for_all(
 class MemoryStore:
     """The ledger in memory: what these tests are about is the table."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.rows: dict[tuple[str, str], ControlRow] = {}
+        self.logged: list[RunRow] = []
+        self.noted: list[ChangeRow] = []
+        self.folder = folder  # where an engine may look at the notes
 
     def control(self, node: str) -> list[ControlRow]:
         return [r for r in self.rows.values() if r.node == node]
@@ -54,16 +58,24 @@ class MemoryStore:
         self.rows.update({(r.target_table, r.source_table): r for r in rows})
 
     def log(self, row: RunRow) -> None:
-        """Nobody asks."""
+        self.logged.append(row)
 
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
-        """Nobody asks."""
+        self.noted += rows
 
     def notebook(self) -> Notebook | None:
-        return None
+        """Only now, when an engine asks, is anything written."""
+        if self.folder is None or not self.noted:
+            return None
+        shutil.rmtree(self.folder, ignore_errors=True)
+        store = DeltaStore(self.folder)
+        store.log_changes(self.noted)
+        for row in self.logged:
+            store.log(row)
+        return store.notebook()
 
     def runs(self, limit: int) -> list[RunRow]:
-        return []
+        return self.logged[-limit:]
 
 
 class Lab:

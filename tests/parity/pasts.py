@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from tests.parity.lab import MemoryStore
 
-from strandline.batch import Job
 from strandline.config.model import NodeConfig
 from strandline.control.ledger import Store
 from strandline.engine.base import Platform
 from strandline.engine.control_store import DeltaStore
+from strandline.job import Job
 from strandline.result import NodeResult
 from strandline.run import Runner
 from strandline.testing import histories, oracle
@@ -238,7 +238,7 @@ class World:
         self.clock = Clock(datetime(2024, 10, 27, 0, 30, 0, 1, tzinfo=UTC))
         erp = {"type": "sql", "url": "sqlite:///erp.db"}
         self.project = make_project(folder, nodes_of(past), connections={"erp": erp})
-        self.store: Store = DeltaStore(folder / "lake" / "_strandline") if recorded else MemoryStore()
+        self.store: Store = DeltaStore(folder / "lake" / "_strandline") if recorded else MemoryStore(folder / "notes")
         self._database = sqlite3.connect(folder / "erp.db", isolation_level=None)
         self._database.execute("PRAGMA synchronous = OFF")
         mark = "INTEGER" if past.mark == "bigint" else "TIMESTAMP"

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from strandline.types import Commit, Table, Token
 
-
 RECORDED = ("success", "held", "unchanged")
 """The endings of a batch that count: what it noted of single rows is true."""
 
@@ -76,7 +75,10 @@ class RunRow:
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """A row of `etl_changes`: what a batch did to one row, or noted of it, and why. It counts once its batch is recorded."""
+    """A row of `etl_changes`: what a batch did to one row, or noted of it, and why.
+
+    It counts once its batch is recorded.
+    """
 
     run_id: str
     project: str

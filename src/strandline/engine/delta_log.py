@@ -59,7 +59,10 @@ def open_table(table: Table) -> DeltaTable | None:
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
     """New system columns by their role, marked as such; Spark's ALTER TABLE has no words for the mark."""
-    fields = [Field(c.name, PrimitiveType(_WRITTEN[c.type]), True, {SYSTEM: role}) for role, c in add.items()]
+    fields = [
+        Field(c.name, PrimitiveType(_WRITTEN[c.type]), nullable=True, metadata={SYSTEM: role})
+        for role, c in add.items()
+    ]
     DeltaTable(table.location).alter.add_columns(fields)
 
 

@@ -33,11 +33,11 @@ class Verdict:
 
 
 def judge(config: DeleteDetectionConfig, found: int, alive: int, empty: Callable[[], bool], label: str) -> Verdict:
-    """Judge newly found deletes; raises when the configuration wants an error. `empty` is asked only when it matters."""
+    """Judge newly found deletes; raises when the configuration wants an error."""
     verdict = Verdict(found=found, alive=alive)
     if not found:
         return verdict
-    if found == alive and config.on_empty_source != "apply" and empty():
+    if empty():
         return _empty(config, found, alive, label)
     reason = _breach(config, found, alive)
     if reason is None:
@@ -57,7 +57,9 @@ def judge(config: DeleteDetectionConfig, found: int, alive: int, empty: Callable
 
 
 def _empty(config: DeleteDetectionConfig, found: int, alive: int, label: str) -> Verdict:
-    reason = f"the source came back empty, so all {alive} rows of {label} would be deleted"
+    reason = f"the source came back empty, so {found} of {alive} rows of {label} would be deleted"
+    if config.on_empty_source == "apply":
+        return Verdict("apply", found, alive, f"the source came back empty: {found} rows of {label} are deleted")
     if config.on_empty_source == "error":
         raise EmptySource(reason, percent=100.0, found=found, alive=alive)
     return Verdict("hold", found, alive, f"{reason}; the deletes are held", "the source came back empty")

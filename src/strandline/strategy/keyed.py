@@ -44,7 +44,7 @@ from strandline.types import Column, Relation, Schema
 ELSE, NOTE, STREAK = "_strandline_else", "_strandline_note", "_strandline_streak"
 _IN, _FOUND, _SEEN, _COPIES = "_strandline_in", "_strandline_found", "_strandline_seen", "_strandline_copies"
 _OLD, _STATE, _ALIVE, _NULL_KEY = "_strandline_old_", "_strandline_state", "_strandline_alive", "_strandline_null_key"
-_VERSION, _WAS = "_strandline_version", "_strandline_was"
+_VERSION, _WAS, _PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
 _TYPES = {"row_hash": "bigint", "deleted": "boolean", "is_current": "boolean"}  # of the others: timestamp
 
 
@@ -102,15 +102,13 @@ def decide(q: Question) -> exp.Select:
     facts = [_IN, _FOUND, _SEEN, _COPIES, *([STREAK, _STATE + "_note", _STATE + "_run"] if _notes(q) else [])]
     old = [col(_OLD + c.name) for c in (q.target.schema if q.target else ())]
     hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(_joined(q).subquery("j"))
-    kept = [*values, *(col(n) for n in [q.keeping.roles["row_hash"]] if hashed)]
+    kept = [*values, *(col(h.alias) for h in hashed)]
     extra = [named(_old(q, "valid_from", "timestamp"), _VERSION), named(_was(q), _WAS)]
     streak = named(col(STREAK) if _notes(q) else lit(0), STREAK)
-    verbs = [named(_plain(q), ELSE), named(_state(q), _STATE), *_measured(q)]
+    verbs = [named(_plain(q), _PLAIN), named(_state(q), _STATE), *_measured(q)]
     judged = select(*kept, *extra, streak, *verbs).from_(hashed_rows.subquery("h"))
-    return select(
-        *kept, col(_VERSION), col(_WAS), col(STREAK), col(ELSE), *(col(n) for n in (_ALIVE, _NULL_KEY)),
-        named(_action(), ACTION), named(_note(), NOTE),
-    ).from_(judged.subquery("d"))  # fmt: skip
+    told = [named(_otherwise(), ELSE), named(_action(), ACTION), named(_note(), NOTE)]
+    return select(*kept, *map(col, (_VERSION, _WAS, STREAK, _ALIVE, _NULL_KEY)), *told).from_(judged.subquery("d"))
 
 
 # --- joining -----------------------------------------------------------------------------------------------
@@ -255,10 +253,11 @@ def _plain(q: Question) -> exp.Expr:
         return case(duplicate, outside, default=lit("insert"))
     missing = (is_null(col(_FOUND)), lit("insert"))
     branches: list[tuple[exp.Expr, exp.Expr]] = [duplicate, outside, missing]
-    if q.keeping.history:  # there is no current version to compare with: what comes is a new one
+    absence = q.absence
+    if absence is not None and absence.live:  # what the source no longer has is no news of a row that is gone already
+        branches.append((all_of([_dead(q), negate(is_true(col(_SEEN)))]), lit("stay")))
+    if q.keeping.history or absence is not None:
         branches.append((_dead(q), lit("reopen")))
-    elif q.absence is not None and q.stored.get("deleted"):
-        branches.append((all_of([_dead(q), is_true(col(_SEEN))]), lit("reopen")))
     branches.append((all_of(_equal(q)), lit("unchanged")))
     if q.condition is not None:
         bound = _bind(q.condition, q.fit.columns, q.target)
@@ -297,9 +296,13 @@ def _state(q: Question) -> exp.Expr:
     missing = all_of([_alive(q), unseen, _whole_key(q)])
     candidate = all_of([missing, _scope(q)])
     branches: list[tuple[exp.Expr, exp.Expr]] = []
+    if a.live:
+        back = all_of([_dead(q), is_null(col(_IN)), is_true(col(_SEEN))])
+        branches.append((back, lit("reopen" if q.keeping.history else "revive")))
     if _notes(q):
         held = eq(note, lit("hold"))
-        branches.append((all_of([is_true(col(_SEEN)), negate(is_null(note))]), lit("seen")))
+        alive = all_of([_alive(q), is_true(col(_SEEN)), negate(is_null(note))])
+        branches.append((alive, lit("seen")))
         if a.approved:
             branches.append((all_of([missing, held, eq(col(_STATE + "_run"), lit(a.approved))]), lit("approved")))
         branches.append((all_of([missing, held]), lit("open")))
@@ -309,11 +312,8 @@ def _state(q: Question) -> exp.Expr:
         times = exp.Add(this=streak, expression=lit(1)) if a.fresh else streak
         branches.append((all_of([candidate, exp.LT(this=times, expression=lit(a.confirm))]), lit("missing")))
     branches.append((candidate, lit("delete")))
-    if a.live:
-        if a.confirm == 1:
-            branches.append((all_of([is_null(col(_FOUND)), unseen, _whole_key(q)]), lit("bury")))
-        back = all_of([_dead(q), is_null(col(_IN)), is_true(col(_SEEN))])
-        branches.append((back, lit("reopen" if q.keeping.history else "revive")))
+    if a.live and a.confirm == 1:
+        branches.append((all_of([is_null(col(_FOUND)), unseen, _whole_key(q)]), lit("bury")))
     return case(*branches, default=cast(exp.null(), "string"))
 
 
@@ -342,10 +342,19 @@ def _measured(q: Question) -> list[exp.Alias]:
     return [named(alive, _ALIVE), named(all_of([alive.copy(), negate(_whole_key(q))]), _NULL_KEY)]
 
 
+_DOOMED = ("delete", "approved", "open", "silenced", "missing")
+
+
+def _otherwise() -> exp.Expr:
+    """What becomes of a row when deletes are not applied: one that may be gone stays as it is."""
+    return case((one_of(col(_STATE), _DOOMED), lit("stay")), default=col(_PLAIN))
+
+
 def _action() -> exp.Expr:
+    """What becomes of a row when deletes are applied."""
     removing = (one_of(col(_STATE), ("delete", "approved")), lit("delete"))
     others = (one_of(col(_STATE), ("bury", "revive", "reopen")), col(_STATE))
-    return case(removing, others, default=col(ELSE))
+    return case(removing, others, default=_otherwise())
 
 
 def _note() -> exp.Expr:
@@ -393,8 +402,6 @@ def decision_measures() -> dict[str, exp.Expr]:
         "silenced": eq(note, lit("silenced")),
         "missing": eq(note, lit("missing")),
         "seen": eq(note, lit("seen")),
-        "otherwise_updated": all_of([eq(action, lit("delete")), eq(col(ELSE), lit("update")), _unapproved()]),
-        "otherwise_unchanged": all_of([eq(action, lit("delete")), eq(col(ELSE), lit("unchanged")), _unapproved()]),
         "alive": col(_ALIVE),
         "null_keys": col(_NULL_KEY),
     }
@@ -413,9 +420,9 @@ def counts_of(measured: Mapping[str, Any], keeping: Keeping, *, applied: bool) -
         return Counts(m["inserted"] + buried, m["updated"], m["deleted"], m["unchanged"], m["reopened"], m["open"])
     return Counts(
         inserted=m["inserted"] + m["buried"],
-        updated=m["updated"] + m["otherwise_updated"],
+        updated=m["updated"],
         deleted=m["approved"],
-        unchanged=m["unchanged"] + m["otherwise_unchanged"],
+        unchanged=m["unchanged"],
         reopened=m["reopened"],
         held=m["open"],
     )
@@ -426,7 +433,7 @@ _VERB = "_strandline_verb"
 
 def additions(decided: Relation, q: Question, *, applied: bool) -> exp.Select:
     """The rows to write, each with its verb and its system columns."""
-    verb = col(ACTION)
+    verb: exp.Expr = col(ACTION)
     if not applied:
         doubtful = all_of([one_of(col(ACTION), ("delete", "bury")), _unapproved()])
         verb = case((doubtful, col(ELSE)), default=verb)

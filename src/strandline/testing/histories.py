@@ -237,7 +237,8 @@ def step(state: State, slice_: Frame, evidence: Evidence, rules: Rules, now: dat
         return Refused("empty" if evidence.empty else "threshold", sorted(found, key=repr))
     held |= found if verdict == "hold" else frozenset()
     deletes = found if verdict == "apply" else set()
-    books.apply(evidence, absent, deletes)
+    trusted = verdict == "apply" and (not evidence.empty or rules.on_empty_source == "apply")
+    books.apply(evidence, absent, deletes, trusted=trusted and rules.confirm_runs == 1)
     after = replace(
         state,
         table=books.frame(),
@@ -304,13 +305,16 @@ class _Books:
             and self.rules.scope(row) is True
         }
 
-    def apply(self, evidence: Evidence, absent: set[Key], deletes: set[Key]) -> None:
-        """The slice's rows, then the deletes, then the rows that only the live source shows to be back."""
+    def apply(self, evidence: Evidence, absent: set[Key], deletes: set[Key], *, trusted: bool) -> None:
+        """The slice's rows, then the deletes, then the rows that only the live source shows to be back.
+
+        `trusted`: may absence be applied? Else a row that only comes now, and is gone at the source, comes alive.
+        """
         carried = {self._key(row): row for row in self.slice.rows}
         for key, row in carried.items():
             outdated = evidence.live and key not in evidence.seen and None not in key
             if key not in absent:  # a delete, even one that waits, is the last word about its key
-                self._take(key, row, outdated=outdated)
+                self._take(key, row, outdated=outdated and (trusted or key in self.newest))
         for key in deletes:
             self._delete(key)
         for key, row in list(self.newest.items()) if evidence.live else []:

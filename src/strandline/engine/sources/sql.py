@@ -24,6 +24,7 @@ from strandline.engine.base import SqlEndpoint, SqlSource
 from strandline.errors import EngineError, ReadError, SourceDown, StrandlineError, UnknownColumn, did_you_mean
 from strandline.plan.pushdown import pushed
 from strandline.sql.expr import case, cast, col, eq, ident, lit, named, select
+from strandline.types import Column, Schema
 
 _GLOT = {
     "postgresql": "postgres",
@@ -81,7 +82,11 @@ def _pushed(
     connection: sqlalchemy.Connection, source: SqlSource, columns: list[WireColumn], dialect: str
 ) -> list[exp.Expr]:
     """The filters that this database may apply for us, over its own columns."""
-    if not source.where:
+    given = [
+        *source.where,
+        *(source.hints(Schema(tuple(Column(c.name, c.type) for c in columns))) if source.hints else ()),
+    ]
+    if not given:
         return []
     by_name = {c.name.casefold(): c for c in columns}
     unicode = _sorts_unicode(connection, dialect)
@@ -94,7 +99,7 @@ def _pushed(
         # what PostgreSQL casts on the way (rounds, unpads) is compared as it arrives
         return found.expression.copy() if dialect == "postgres" else col(found.name, "q")
 
-    return [p.transform(bind) for where in source.where if (p := pushed(where, types, dialect)) is not None]
+    return [p.transform(bind) for where in given if (p := pushed(where, types, dialect)) is not None]
 
 
 def _sorts_unicode(connection: sqlalchemy.Connection, dialect: str) -> bool:
