@@ -171,13 +171,19 @@ def test_only_files_since_a_time_are_read(tmp_path, platform, format_):
     old, new, two = FORMATS[format_]
     micro = timedelta(microseconds=1)
     landed(tmp_path, f"a.{format_}", old, NOON - micro)
-    landed(tmp_path, f"b [1].{format_}", new, NOON)  # the newest says the columns, whatever its name
+    landed(tmp_path, f"b.{format_}", new, NOON)
     source = FileSource(tmp_path, f"*.{format_}", format_, file_column="_source_file", since=NOON)
     names, found, count = scanned(platform, source)
-    assert (names, found, count) == (["id", "name", "_source_file"], [(two, "b", f"b [1].{format_}")], 1)
+    assert (names, found, count) == (["id", "name", "_source_file"], [(two, "b", f"b.{format_}")], 1)
     assert newest(source) == NOON
     assert scanned(platform, replace(source, since=NOON + micro)) == (names, [], 0)
     assert len(scanned(platform, replace(source, since=NOON - micro))[1]) == 2
+
+
+def test_the_newest_file_says_the_columns_whatever_its_name(tmp_path, pandas_platform):
+    landed(tmp_path, "b [1].csv", "id,name\n1,a\n", NOON)
+    source = FileSource(tmp_path, "*.csv", "csv", since=NOON + timedelta(hours=1))
+    assert scanned(pandas_platform, source) == (["id", "name"], [], 0)
 
 
 def test_an_empty_new_file_is_a_quiet_day(tmp_path, platform):
