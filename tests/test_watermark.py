@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import product
 
-import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from strandline.config.model import ReadConfig
 from strandline.config.queries import SqlError
 from strandline.control.watermark import Mark, advanced, check_expression, limits, raises_bound
+from strandline.engine.local.types import to_arrow
+from strandline.engine.local.workspace import LocalPlatform
 from strandline.errors import ConfigError, ReadError, UnknownColumn
 from strandline.sql.portable import render
 from strandline.testing.projects import make_project
@@ -24,7 +26,7 @@ SCHEMA = Schema.of(
     ("Id", "bigint"), ("small", "smallint"), ("price", "decimal(10,2)"), ("day", "date"), ("at", "timestamp"),
     ("local", "timestamp_ntz"), ("code", "string"), ("ratio", "double"), ("flag", "boolean"),
 )  # fmt: skip
-DECIMALS = st.decimals(min_value=-(10**20), max_value=10**20, places=18)
+DECIMALS = st.decimals(min_value=-(10**19), max_value=10**19, places=18)
 VALUES = {
     "bigint": st.integers(-(2**63), 2**63 - 1),
     "decimal(38,18)": DECIMALS,
@@ -65,7 +67,7 @@ def test_a_mark_survives_as_text(type_, data):
 
 
 def test_an_instant_is_stored_in_utc():
-    at = datetime(2024, 6, 15, 1, 2, 3, 4, tzinfo=UTC).astimezone(__import__("zoneinfo").ZoneInfo("Asia/Tokyo"))
+    at = datetime(2024, 6, 15, 1, 2, 3, 4, tzinfo=UTC).astimezone(timezone(timedelta(hours=9)))
     assert Mark(at, "timestamp").as_json() == ["2024-06-15 01:02:03.000004+00:00", "timestamp"]
 
 
@@ -113,8 +115,8 @@ def test_the_bound_is_the_mark_less_the_lag(column, type_, lag, last, expected):
 
 @pytest.mark.parametrize(
     ("column", "lag", "message"),
-    [("code", 1, "cannot be taken from column `code`"), ("code", "2h", "of type string"),
-     ("at", 5, "of type timestamp"), ("Id", "2h", "of type bigint"), ("day", 1, "of type date")],
+    [("code", 1, "cannot be taken from column `code`"), ("code", "2h", "type string"), ("at", 5, "type timestamp"),
+     ("Id", "2h", "of type bigint"), ("day", 1, "of type date")],
 )  # fmt: skip
 def test_a_lag_must_suit_its_column(column, lag, message):
     with pytest.raises(ReadError, match=message) as caught:
@@ -329,37 +331,39 @@ def test_a_bound_above_the_last_value_is_known(expression, expected):
 # --- predicates --------------------------------------------------------------------------------------------
 
 
-def kept(predicate, rows, types):
+@pytest.fixture(scope="module")
+def duck():
+    with LocalPlatform().workspace("marks") as workspace:
+        yield workspace.connection
+
+
+def kept(duck, predicate, rows, types):
     """Which rows DuckDB keeps, by their place."""
-    connection = duckdb.connect(config={"TimeZone": "UTC"})
-    columns = ", ".join(
-        f'"{n}" {"timestamptz" if t == "timestamp" else "timestamp" if "ntz" in t else t}' for n, t in types
-    )
-    connection.execute(f"CREATE TABLE t (i int, {columns})")
-    for place, row in enumerate(rows):
-        connection.execute(f"INSERT INTO t VALUES ({', '.join('?' * (len(types) + 1))})", [place, *row])
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    arrays = [pa.array(values, to_arrow(type_)) for values, (_, type_) in zip(columns, types, strict=True)]
+    duck.register("t", pa.table([pa.array(range(len(rows))), *arrays], names=["i", *(name for name, _ in types)]))
     where = render(predicate, "duckdb") if predicate is not None else "TRUE"
-    found = [r[0] for r in connection.execute(f"SELECT i FROM t WHERE {where} ORDER BY i").fetchall()]
-    connection.close()
+    found = [r[0] for r in duck.execute(f"SELECT i FROM t WHERE {where} ORDER BY i").fetchall()]
+    duck.unregister("t")
     return found
 
 
 @pytest.mark.parametrize("type_", VALUES)
 @given(data=st.data())
-def test_the_predicate_keeps_what_python_would(type_, data):
+def test_the_predicate_keeps_what_python_would(duck, type_, data):
     values = data.draw(st.lists(st.none() | VALUES[type_], max_size=6))
     last = data.draw(VALUES[type_] | st.sampled_from([v for v in values if v is not None] or [None]))
     marks = {"C": Mark(last, type_)} if last is not None else {}
     found = limits(stateful("c"), Schema.of(("c", type_)), marks, NOW, "n")
     expected = [i for i, v in enumerate(values) if last is None or v is None or v >= last]
-    assert kept(found.predicate, [(v,) for v in values], [("c", type_)]) == expected
+    assert kept(duck, found.predicate, [(v,) for v in values], [("c", type_)]) == expected
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["and", "or"]), st.sampled_from([None, 1, "x"])), min_size=1, max_size=4),
-    st.lists(st.sampled_from([None, 1, 2]), min_size=4, max_size=4),
+    how=st.lists(st.tuples(st.sampled_from(["and", "or"]), st.sampled_from([None, 1, "x"])), min_size=1, max_size=4),
+    lasts=st.lists(st.sampled_from([None, 1, 2]), min_size=4, max_size=4),
 )
-def test_entries_join_within_groups_and_groups_by_and(how, lasts):
+def test_entries_join_within_groups_and_groups_by_and(duck, how, lasts):
     names = ["a", "b", "c", "d"][: len(how)]
     entries = [
         {"column_name": n, "operation": op, "operation_group": group} for n, (op, group) in zip(names, how, strict=True)
@@ -377,5 +381,5 @@ def test_entries_join_within_groups_and_groups_by_and(how, lasts):
             groups[group] = one if before is None else (before or one) if op == "or" else (before and one)
         if all(groups.values()):
             expected.append(place)
-    assert kept(found.predicate, rows, types) == expected
+    assert kept(duck, found.predicate, rows, types) == expected
     assert found.lows == {n: m.value for n, m in marks.items()}

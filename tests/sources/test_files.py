@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import date
+import io
+import os
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strandline.engine.base import FileSource
+from strandline.engine.sources.files import newest
 from strandline.errors import CastError, ReadError
+from strandline.sql.expr import rows_of
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -122,3 +128,81 @@ def test_names_that_differ_only_in_case(tmp_path, platform):
     with pytest.raises(Exception, match="differ only in case") as caught:
         run(tmp_path, platform, {"path": "a.csv"})
     assert caught.value.exit_code == 1
+
+
+# --- by modification time ----------------------------------------------------------------------------------
+
+NOON = datetime(2024, 6, 15, 12, tzinfo=UTC)
+
+
+def landed(folder, name, content, at):
+    """A file that was written at a time, exact to the microsecond."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    nanos = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+    os.utime(path, ns=(nanos, nanos))
+    return path
+
+
+def scanned(platform, source):
+    """The columns, the rows and the number of rows read."""
+    with platform.workspace("n") as engine:
+        scan = engine.scan(source)
+        found = sorted(engine.fetch(rows_of(scan.relation)), key=repr)
+        return scan.relation.schema.names, found, scan.rows_read()
+
+
+def parquet(**columns):
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+FORMATS = {
+    "csv": ("id,name\n1,a\n", "id,name\n2,b\n", "2"),
+    "json": ('{"id": 1, "name": "a"}\n', '{"id": 2, "name": "b"}\n', 2),
+    "parquet": (parquet(id=[1], name=["a"]), parquet(id=[2], name=["b"]), 2),
+}
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_only_files_since_a_time_are_read(tmp_path, platform, format_):
+    old, new, two = FORMATS[format_]
+    micro = timedelta(microseconds=1)
+    landed(tmp_path, f"a.{format_}", old, NOON - micro)
+    landed(tmp_path, f"b.{format_}", new, NOON)
+    source = FileSource(tmp_path, f"*.{format_}", format_, file_column="_source_file", since=NOON)
+    names, found, count = scanned(platform, source)
+    assert (names, found, count) == (["id", "name", "_source_file"], [(two, "b", f"b.{format_}")], 1)
+    assert newest(source) == NOON
+    assert scanned(platform, replace(source, since=NOON + micro)) == (names, [], 0)
+    assert len(scanned(platform, replace(source, since=NOON - micro))[1]) == 2
+
+
+def test_the_newest_file_says_the_columns_whatever_its_name(tmp_path, pandas_platform):
+    landed(tmp_path, "b [1].csv", "id,name\n1,a\n", NOON)
+    source = FileSource(tmp_path, "*.csv", "csv", since=NOON + timedelta(hours=1))
+    assert scanned(pandas_platform, source) == (["id", "name"], [], 0)
+
+
+def test_an_empty_new_file_is_a_quiet_day(tmp_path, platform):
+    landed(tmp_path, "a.csv", "id,name\n1,a\n", NOON)
+    landed(tmp_path, "b.csv", "", NOON + timedelta(hours=1))
+    source = FileSource(tmp_path, "*.csv", "csv", since=NOON + timedelta(minutes=1))
+    assert scanned(platform, source) == (["id", "name"], [], 0)
+
+
+def test_no_file_at_all_stays_an_error(tmp_path, platform):
+    source = FileSource(tmp_path, "*.csv", "csv", since=NOON)
+    assert newest(source) is None
+    assert newest(replace(source, pattern="a.csv")) is None
+    with pytest.raises(ReadError, match="no file matches"):
+        scanned(platform, source)
+
+
+def test_only_a_bad_line_of_what_was_read_is_named(tmp_path, platform):
+    landed(tmp_path, "a.csv", "id,name\n1,a,x\n", NOON - timedelta(hours=1))
+    landed(tmp_path, "b.csv", "id,name\n1,a,x\n", NOON)
+    with pytest.raises(ReadError, match=r"b\.csv, line 2"):
+        scanned(platform, FileSource(tmp_path, "*.csv", "csv", since=NOON))

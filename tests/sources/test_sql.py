@@ -9,12 +9,19 @@ from decimal import Decimal
 import pytest
 import sqlalchemy
 
+from strandline.config.model import ReadConfig
+from strandline.control.watermark import Mark, limits
 from strandline.engine.base import SqlEndpoint, SqlSource
+from strandline.engine.local.workspace import LocalPlatform
 from strandline.engine.sources.sql import plan_read
-from strandline.errors import ReadError
-from strandline.plan.pushdown import predicates
+from strandline.errors import CastError, ReadError
+from strandline.plan.pushdown import predicates, pushed
+from strandline.sql.expr import col, select
+from strandline.sql.expr import table as table_
+from strandline.sql.portable import parse
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
+from strandline.types import Schema
 
 
 @pytest.fixture
@@ -191,3 +198,138 @@ def test_a_pushed_filter_is_still_evaluated_here(tmp_path, platform, shop):
     result, table = run(tmp_path, platform, node)
     assert [r["id"] for r in table.rows] == [1]
     assert result.rows_read == 2  # the database's own collation let both through
+
+
+# --- lower bounds of incremental reads ---------------------------------------------------------------------
+
+
+def limited(endpoint_url, table, column, type_, low):
+    """What arrives of a table when the database is given a lower bound, before the engine filters again."""
+    found = limits(
+        ReadConfig(connection="erp", table=table, incremental={"mode": "stateful", "column": column}),
+        Schema.of((column, type_)),
+        {column: Mark(low, type_)},
+        datetime(2024, 6, 15, tzinfo=UTC),
+        "n",
+    )
+    endpoint = SqlEndpoint("erp", sqlalchemy.make_url(endpoint_url), None)
+    assert found.predicate is not None
+    source = SqlSource(endpoint, table=table, where=(found.predicate,))
+    with LocalPlatform().workspace("n") as engine:
+        relation = engine.scan(source).relation
+        arrived = {r[0] for r in engine.fetch(select(col("id")).from_(table_(relation.name)))}
+        kept = {r[0] for r in engine.fetch(select(col("id")).from_(table_(relation.name)).where(found.predicate))}
+        everything = engine.scan(SqlSource(endpoint, table=table)).relation
+        expected = {r[0] for r in engine.fetch(select(col("id")).from_(table_(everything.name)).where(found.predicate))}
+    assert kept == expected, "the database dropped a row that the engine keeps"
+    return arrived
+
+
+SQLITE_LIMITS = [
+    (
+        "TIMESTAMP",
+        "timestamp_ntz",
+        datetime(2024, 6, 1, 0, 0),
+        ["2024-06-01", "2024-06-01T00:00:00", "2024-06-01 00:00", " 2024-06-01 00:00:00.1 ", "2024-05-31 23:59:59.9"],
+        ["2024-05-30 23:59:59", "2023-01-01"],
+    ),
+    (
+        "TIMESTAMP WITH TIME ZONE",
+        "timestamp",
+        datetime(2024, 6, 1, 6, 0, tzinfo=UTC),
+        ["2024-05-31T13:00:00-17:00", "2024-06-01T06:00:00Z", "2024-06-01 23:59:00+17:59", "2024-05-31T23:00:00-07:00"],
+        ["2024-05-30T23:00:00-07:00"],
+    ),
+    ("DATE", "date", date(2024, 6, 1), ["2024-06-01", " 2024-06-01 ", "2025-01-01"], ["2024-05-31"]),
+    ("TEXT COLLATE NOCASE", "string", "Z", ["Z", "_", "a", "é", "\U0001f600", "\uff5e"], ["A", "Y", "10"]),
+    ("STRING", "string", "10", ["10", "9", "9.5", 9, 100, "a"], ["-1", "1"]),  # no type of SQLite: it keeps numbers
+    ("DECIMAL(20,17)", "decimal(20,17)", Decimal("0.12345678901234600"), [0.1234567890123456, 0.2], [0.1]),
+    ("INTEGER", "bigint", -5, [-5, "0", 7], [-6]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "type_", "low", "inside", "outside"), SQLITE_LIMITS)
+def test_sqlite_loses_no_row_to_a_lower_bound(tmp_path, shop, declared, type_, low, inside, outside):
+    shop.execute(f"CREATE TABLE t (id INTEGER, c {declared})")
+    shop.executemany("INSERT INTO t VALUES (?, ?)", list(enumerate([*inside, None, *outside])))
+    shop.commit()
+    arrived = limited(f"sqlite:///{tmp_path / 'shop.db'}", "t", "c", type_, low)
+    assert arrived == set(range(len(inside) + 1)), "the NULL comes too, and what is far below does not travel"
+
+
+def test_a_time_that_is_none_is_told_even_below_the_bound(tmp_path, shop):
+    shop.execute("CREATE TABLE t (id INTEGER, c TIMESTAMP)")
+    shop.execute("INSERT INTO t VALUES (1, '12/05/2023')")
+    shop.commit()
+    with pytest.raises(CastError, match="12/05/2023"):
+        limited(f"sqlite:///{tmp_path / 'shop.db'}", "t", "c", "timestamp_ntz", datetime(2024, 6, 1))
+
+
+def test_text_of_a_database_in_utf_16_is_compared_here(tmp_path, shop):
+    shop.execute("PRAGMA encoding = 'UTF-16le'")
+    shop.execute("CREATE TABLE t (id INTEGER, c TEXT)")
+    shop.executemany("INSERT INTO t VALUES (?, ?)", [(1, "Ā"), (2, "a"), (3, "A")])
+    shop.commit()
+    assert limited(f"sqlite:///{tmp_path / 'shop.db'}", "t", "c", "string", "a") == {1, 2, 3}
+
+
+POSTGRES_LIMITS = [
+    (
+        "timestamptz",
+        "timestamp",
+        datetime(2024, 6, 1, 0, 0, 0, 1, tzinfo=UTC),
+        ["2024-06-01 02:00:00.000001+02", "2024-06-01 00:00:01+00"],
+        ["2024-06-01 00:00:00+00", "2024-06-01 01:59:59+02"],
+    ),
+    (
+        "timestamp",
+        "timestamp_ntz",
+        datetime(2024, 6, 1, 0, 0, 0, 1),
+        ["2024-06-01 00:00:00.000001", "9999-12-31 00:00:00"],
+        ["2024-06-01 00:00:00", "0001-01-01 00:00:00"],
+    ),
+    ("date", "date", date(2024, 6, 1), ["2024-06-01"], ["2024-05-31"]),
+    ("numeric", "decimal(38,18)", Decimal("1.123456789012345679"), ["1.1234567890123456789", "2"], ["1.1"]),
+    ("numeric(12,3)", "decimal(12,3)", Decimal("-5.250"), ["-5.25", "0"], ["-5.251"]),
+    ("bigint", "bigint", -5, ["-5", "0"], ["-6"]),
+    ("text", "string", "Z", ["Z", "a", "_", "é", "\U0001f600"], ["A", "10"]),
+    ("text", "string", "a'b\\c%s", ["a'b\\c%s", "b"], ["a"]),
+    ("char(5)", "string", "ab", ["ab", "b"], ["aa"]),
+    ("uuid", "string", "b0000000-0000-0000-0000-000000000000", ["b0000000-0000-0000-0000-000000000000"],
+     ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "type_", "low", "inside", "outside"), POSTGRES_LIMITS)
+def test_postgres_applies_a_lower_bound_exactly(postgres_url, declared, type_, low, inside, outside):
+    engine = sqlalchemy.create_engine(postgres_url)
+    with engine.begin() as c:
+        c.exec_driver_sql("DROP TABLE IF EXISTS limited")
+        c.exec_driver_sql(f"CREATE TABLE limited (id int, c {declared})")
+        for number, value in enumerate([*inside, None, *outside]):
+            c.exec_driver_sql(f"INSERT INTO limited VALUES (%s, CAST(%s AS {declared}))", (number, value))
+    engine.dispose()
+    assert limited(postgres_url, "limited", "c", type_, low) == set(range(len(inside) + 1))
+
+
+TYPES = {"n": "int", "t": "timestamp", "s": "string", "d": "date"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("n >= 5 AND s >= 'a'", "n >= 5"),  # the rest stays here
+        ("n >= 5 OR s >= 'a'", None),
+        (
+            "(t >= TIMESTAMP '2024-01-01 00:00:00+00:00' OR t IS NULL) AND (n >= 5 OR n IS NULL)",
+            "(n >= 5 OR n IS NULL)",
+        ),
+        ("s >= 'a'", None),
+        ("n >= 1e3", None),
+        ("missing IS NULL", None),
+        ("d >= DATE 'tomorrow'", None),
+    ],
+)
+def test_other_databases_compare_numbers_and_dates_only(sql, expected):
+    found = pushed(parse(sql, "test"), TYPES, "mysql")
+    assert (found.sql() if found is not None else None) == expected
