@@ -11,6 +11,7 @@ from pathlib import Path
 from strandline.config.resolve import redact
 
 log = logging.getLogger("strandline")
+log.addHandler(logging.NullHandler())  # what nobody listens to is not printed
 _KEPT = 100
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, redact, secret_values
+from strandline.control.holds import open_holds
+from strandline.control.ledger import ChangeRow
 from strandline.engine import connect
 from strandline.engine.base import Platform
-from strandline.errors import NodeError, StrandlineError, UsageError
-from strandline.job import Job, Planned
+from strandline.errors import NodeError, StrandlineError, UsageError, did_you_mean
+from strandline.job import Job, Past, Planned
 from strandline.journal import log, run_log
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult
@@ -26,6 +28,7 @@ from strandline.types import Clock
 
 if TYPE_CHECKING:
     from strandline.engine.control_store import DeltaStore
+    from strandline.explain import Story
 
 
 class Observer:
@@ -66,8 +69,11 @@ class StrandlineProject:
         platform: Platform | None = None,
         check: bool = False,
         debug: bool = False,
+        approved: str | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
+
+        `approved` names a run whose held deletes are applied, as far as their keys are still missing.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
@@ -79,7 +85,7 @@ class StrandlineProject:
 
         def work(name: str) -> NodeResult:
             watch.started(name)
-            job = Job(self.config, self._node(name), clock)
+            job = Job(self.config, self._node(name), clock, past=Past(approved=approved))
             with self._boundary(name, errors) as result, platform_.workspace(name) as engine:
                 result.append(runner.run(job, engine))
             return result[0]
@@ -119,13 +125,48 @@ class StrandlineProject:
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
         return PlanResult(results)
 
+    def approve(self, run_id: str, **how: Any) -> RunResult:
+        """Apply the deletes that a run held, as far as their keys are still missing: a run of its own."""
+        return self.run(list(self._holds(run_id)), approved=run_id, **how)
+
+    def reject(self, run_id: str) -> RunResult:
+        """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
+        holds = self._holds(run_id)
+        clock = Clock(datetime.now(UTC))
+        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
+        results = [runner.reject(Job(self.config, self._node(n), clock), rows) for n, rows in holds.items()]
+        return RunResult(runner.run_id, "success", results)
+
+    def holds(self) -> dict[str, list[ChangeRow]]:
+        """The held deletes that nobody has decided on yet, by node."""
+        return open_holds(self.store.changes())
+
+    def _holds(self, run_id: str) -> dict[str, list[ChangeRow]]:
+        """The open holds of a run, in the order of the graph; an error when there are none."""
+        changes = self.store.changes()
+        found = open_holds(changes, run_id)
+        known = [n for n in self.graph.order if n in found]
+        if known:
+            return {n: found[n] for n in known}
+        others = sorted({r.run_id for rows in open_holds(changes).values() for r in rows})
+        hint = f"deletes are held by: {', '.join(others)}" if others else "no deletes are held"
+        raise UsageError(f"run `{run_id}` holds no deletes", hint=did_you_mean(run_id, others) or hint)
+
+    def explain(self, node: str, key: Mapping[str, str]) -> Story:
+        """What became of one row, batch by batch, and why."""
+        from strandline.explain import explain
+
+        if self.graph.select([node]) != (node,):
+            raise UsageError(f"explain takes the name of one node, not `{node}`")
+        return explain(Job(self.config, self._node(node), Clock(datetime.now(UTC))), self.store, key)
+
     def compile(self, node: str, *, platform: Platform | None = None) -> str:
         """The SQL that a node will run, as one readable statement; sources are looked at, nothing is written."""
         from strandline.compiled import compile_node
 
         if self.graph.select([node]) != (node,):
             raise UsageError(f"compile takes the name of one node, not `{node}`")
-        job = Job(self.config, self._node(node), Clock(datetime.now(UTC)))
+        job = Runner(self.store, "compile").next_job(Job(self.config, self._node(node), Clock(datetime.now(UTC))))
         with self._platform(platform) as platform_, platform_.workspace(node) as engine:
             return compile_node(job, engine)
 

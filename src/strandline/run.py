@@ -20,7 +20,7 @@ from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
 from strandline.control import ledger
-from strandline.control.ledger import Batch, ControlRow, Store
+from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, Fenced, StrandlineError
 from strandline.job import Feed, Job, Planned
@@ -79,11 +79,30 @@ class Runner:
 
     def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, Planned]:
         """What a run would do to this node's table, and the table as it would be; nothing is written."""
+        return plan_node(self.next_job(job), engine, engine.describe(job.target))
+
+    def next_job(self, job: Job) -> Job:
+        """The job of a node's next batch, with what earlier runs left."""
+        return self.remembering(job, self._next(job))
+
+    def _next(self, job: Job) -> Batch:
         token = Token(job.project.config.project, job.node.name, 0, self.run_id)
         records = self.store.control(job.node.name)
-        sources = [i.label for i in job.inputs]
-        this = ledger.next_batch(records, token, job.target.label, sources, _now())
-        return plan_node(self.remembering(job, this), engine, engine.describe(job.target))
+        return ledger.next_batch(records, token, job.target.label, [i.label for i in job.inputs], _now())
+
+    def reject(self, job: Job, holds: Sequence[ChangeRow]) -> NodeResult:
+        """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
+        began = time.monotonic()
+        this = self._next(job)
+        batch = this.token.batch
+        reason = f"rejected by a person; held by run {holds[0].run_id}"
+        self.store.log_changes(
+            [replace(h, run_id=self.run_id, batch=batch, verb="reject", reason=reason, at=_now()) for h in holds]
+        )
+        coverage = this.memory()
+        coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
+        note = f"{len(holds)} held deletes are rejected"
+        return self._record(this, began, Ending(Counts(held=coverage["held"]), 0, None, {}, coverage, (note,)))
 
     def remembering(self, job: Job, this: Batch) -> Job:
         """The job with what earlier runs left."""

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from strandline import __version__
-from strandline.cli import demo, doctor, look, projects, records, runs
+from strandline.cli import demo, doctor, holds, look, projects, records, runs
 from strandline.cli.talk import DATA, Talk
 
 app = typer.Typer(
@@ -31,7 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _command in (
-    projects.init, demo.demo, projects.validate, runs.plan, runs.run, records.status, records.history, projects.ls,
+    projects.init, demo.demo, projects.validate, runs.plan, runs.run, records.status, records.history, holds.explain,
+    holds.approve, holds.reject, projects.ls,
 ):  # fmt: skip
     app.command()(_command)
 app.command()(doctor.doctor)

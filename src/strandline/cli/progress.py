@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from strandline.cli.talk import Talk, node_error
 from strandline.cli.text import COLOURS, SIGNS, count, duration, indented, plural, shortened
 from strandline.project import Observer
-from strandline.result import NodeResult
+from strandline.result import NodeResult, PlannedNode
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -59,7 +59,20 @@ class NodeLines:
         lines = indented(", ".join(more), self.talk.width) if more else []
         for warning in r.warnings:
             lines += indented(warning, self.talk.width)
+        if isinstance(r, PlannedNode):
+            lines += [line for text in _deletes(r) for line in indented(text, self.talk.width)]
         return lines + (node_error(r.error, self.talk.width) if r.error else [])
+
+
+def _deletes(r: PlannedNode) -> Iterator[str]:
+    """What a plan would delete: how many, what share, what becomes of them, and a few of them."""
+    if not r.sample_deletes:
+        return
+    share = f" ({r.delete_percent:.1f}% of the living rows)" if r.delete_percent is not None else ""
+    fate = {"apply": f"{plural(r.deleted, 'row')}{share} would be deleted: ", "hold": "", "skip": ""}
+    yield f"{fate[r.verdict or 'apply']}{r.reason}"
+    keys = "; ".join(", ".join(f"{k}={v}" for k, v in key.items()) for key in r.sample_deletes)
+    yield f"for example {keys}"
 
 
 def _cells(values: Sequence[str]) -> str:
@@ -158,4 +171,7 @@ def summary(results: Sequence[NodeResult]) -> tuple[str, str]:
         "updated": sum(r.updated for r in results),
         "deleted": sum(r.deleted for r in results),
     }
+    for word in ("reopened", "held"):  # rare, so said only when there are any
+        if n := sum(getattr(r, word) for r in results):
+            sums[word] = n
     return nodes, ", ".join(f"{n:,} {word}" for word, n in sums.items())

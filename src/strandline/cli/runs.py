@@ -57,8 +57,19 @@ def run(
         talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
         talk.say(f"rows: {rows}")
         talk.say(talk.paint(f"run {result.run_id}", "dim"))
+        for run_id, n in held_by(project).items() if result.exit_code == 3 else ():
+            talk.say(f"{plural(n, 'delete')} held by run {run_id}: strandline approve {run_id}, or reject {run_id}")
         talk.data(result.as_dict())
         return result.exit_code
+
+
+def held_by(project: StrandlineProject) -> dict[str, int]:
+    """How many deletes wait for a person, by the run that holds them."""
+    counts: dict[str, int] = {}
+    for rows in project.holds().values():
+        for row in rows:
+            counts[row.run_id] = counts.get(row.run_id, 0) + 1
+    return counts
 
 
 def starting(project: StrandlineProject) -> str | None:
@@ -75,4 +86,6 @@ def _foreseen(result: PlanResult) -> str:
     would += f" in {len(touched):,} of {plural(len(result.nodes), 'node')}."
     if failed:
         would += f" {plural(len(failed), 'node')} could not be planned."
+    if held := sum(n.held for n in result.nodes):
+        would += f" {plural(held, 'delete')} would be held."
     return f"{would} Nothing was written."

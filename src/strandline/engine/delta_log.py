@@ -94,7 +94,7 @@ def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
         return None
     for limit in (1, 20, 500, None):
         for entry in delta.history(limit):
-            record = _record(entry)
+            record = record_of(entry)
             if record and record.get("app_id") == app_id and record.get("batch") == batch:
                 record["metrics"] = entry.get("operationMetrics") or {}
                 return Commit(int(entry["version"]), batch, str(record.get("run_id", "")), record)
@@ -107,7 +107,7 @@ def commit_text(token: Token, record: dict[str, Any]) -> str:
     return json.dumps({"strandline": carried}, separators=(",", ":"), default=str)
 
 
-def _record(entry: dict[str, Any]) -> dict[str, Any] | None:
+def record_of(entry: dict[str, Any]) -> dict[str, Any] | None:
     text = entry.get("userMetadata")
     if not isinstance(text, str) or not text.startswith('{"strandline"'):
         return None

@@ -1,0 +1,106 @@
+"""`approve`, `reject` and `explain`: deletes that wait for a person, and the story of one row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet
+from strandline.cli.runs import starting
+from strandline.cli.talk import Talk
+from strandline.cli.text import clean, instant, plural
+from strandline.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.explain import Event, Story
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run that holds the deletes.")]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
+Key = Annotated[list[str], typer.Option("--key", metavar="COLUMN=VALUE", help="The row's key; once per key column.")]
+_COLOURS = {"deleted": "red", "held": "yellow", "revived": "green", "inserted": "green"}
+
+
+def approve(
+    run: RunId,
+    project_dir: ProjectDir = HERE,
+    engine: Engine = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Apply the deletes that a run holds, as far as their keys are still missing."""
+    with Talk(json, quiet, debug).guard() as talk:
+        from strandline.cli.progress import Progress
+
+        project = talk.load(project_dir, engine)
+        names = [n for n in project.graph.order if n in project.holds()]
+        with Progress(talk, names, starting=starting(project)) as progress:
+            result = project.approve(run, observer=progress, debug=debug)
+        deleted = sum(n.deleted for n in result.nodes)
+        talk.say(f"\n{plural(deleted, 'delete')} applied; run {result.run_id}")
+        talk.data(result.as_dict())
+        return result.exit_code
+
+
+def reject(
+    run: RunId, project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False
+) -> int:
+    """Leave the deletes that a run holds alone, until their keys are seen again and go missing anew."""
+    with Talk(json, quiet, debug).guard() as talk:
+        result = talk.load(project_dir).reject(run)
+        for node in result.nodes:
+            talk.answer(f"{node.name}: {node.warnings[0]}")
+        talk.data(result.as_dict())
+        return 0
+
+
+def explain(
+    node: NodeName,
+    key: Key,
+    project_dir: ProjectDir = HERE,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Tell what became of one row, batch by batch, and why."""
+    with Talk(json, quiet, debug).guard() as talk:
+        story = talk.load(project_dir).explain(node, _key(key))
+        tell(talk, story)
+        talk.data(story.as_dict())
+        return 0
+
+
+def _key(given: list[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise UsageError(f"--key: expected COLUMN=VALUE, found `{text}`", hint="for example --key id=42")
+        found[name] = value
+    return found
+
+
+def tell(talk: Talk, story: Story) -> None:
+    """A row's story in words."""
+    named = ", ".join(f"{k} = {v}" for k, v in story.key.items())
+    talk.answer(f"{story.table}, {named}")
+    for event in story.events:
+        word = talk.paint(event.event, *([_COLOURS[event.event]] if event.event in _COLOURS else []))
+        batch = f"batch {event.batch}" if event.batch is not None else "–"
+        talk.answer(f"  {instant(event.at)}  {batch:<9} {word}: {clean(event.reason)}{_by(event)}")
+        for column, (old, new) in event.changes.items():
+            talk.answer(f"      {column}: {_shown(old)} → {_shown(new)}")
+    if not story.events:
+        talk.answer("  no such row was ever written")
+    elif not story.now:
+        talk.answer("  now: not in the table")
+
+
+def _by(event: Event) -> str:
+    mode = f" ({event.mode})" if event.mode else ""
+    return f"{mode}, run {event.run_id}" if event.run_id else mode
+
+
+def _shown(value: Any) -> str:
+    return "NULL" if value is None else clean(str(value))

@@ -1,0 +1,79 @@
+"""A Delta table's past: its commits, and single rows as they were at a version. Read without a Spark job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from strandline.engine import delta_log
+from strandline.errors import TableError
+from strandline.sql.portable import family
+from strandline.types import Schema, Table
+
+_CASTS = {"integer": "BIGINT", "decimal": "DECIMAL(38,10)", "float": "DOUBLE"}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit: who made it, if it was one of ours."""
+
+    version: int
+    at: datetime
+    operation: str
+    record: dict[str, Any]
+
+
+def commits(table: Table) -> list[Commit]:
+    """Every commit the log still knows, the oldest first."""
+    delta = delta_log.open_table(table)
+    if delta is None:
+        return []
+    found = [
+        Commit(
+            int(entry["version"]),
+            datetime.fromtimestamp(int(entry.get("timestamp", 0)) / 1000, UTC),
+            str(entry.get("operation", "")),
+            delta_log.record_of(entry) or {},
+        )
+        for entry in delta.history()
+    ]
+    return sorted(found, key=lambda c: c.version)
+
+
+def rows_at(table: Table, version: int, key: dict[str, str]) -> list[dict[str, Any]] | None:
+    """The rows of a key at a version; None when their files are no longer there."""
+    try:
+        delta = DeltaTable(table.location, version=version)
+        where = condition(delta_log.schema_of(delta), key)
+        stream = QueryBuilder().register("t", delta).execute(f"SELECT * FROM t WHERE {where}")
+        return list(pa.RecordBatchReader.from_stream(stream).read_all().to_pylist())
+    except (DeltaError, OSError):
+        return None
+    except Exception as e:
+        if (
+            "not found" in str(e).lower() or "no such file" in str(e).lower()
+        ):  # DataFusion's errors are plain Exceptions
+            return None
+        raise TableError(f"{table.label}: version {version} cannot be read: {e}") from e
+
+
+def condition(schema: Schema, key: dict[str, str]) -> str:
+    """The key as a condition; every value is a literal of its column's kind."""
+    parts = []
+    for name, text in key.items():
+        column = schema.get(name)
+        if column is None:
+            return "false"
+        quoted, value = '"' + column.name.replace('"', '""') + '"', "'" + text.replace("'", "''") + "'"
+        if cast := _CASTS.get(family(column.type)):
+            parts.append(f"{quoted} = TRY_CAST({value} AS {cast})")
+        elif family(column.type) == "text":
+            parts.append(f"{quoted} = {value}")
+        else:
+            parts.append(f"CAST({quoted} AS VARCHAR) = {value}")
+    return " AND ".join(parts)

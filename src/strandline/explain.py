@@ -1,0 +1,171 @@
+"""The story of one row: each batch that inserted, changed, deleted, revived or held it, with mode and evidence.
+
+What was done to single rows is in `etl_changes`; what the row looked like before and after is in the table's own past.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from strandline.control.ledger import ChangeRow
+from strandline.engine.delta_log import describe
+from strandline.engine.delta_past import Commit, commits, rows_at
+from strandline.errors import ReadError, UsageError
+from strandline.job import Job
+from strandline.strategy.changes import METADATA
+
+if TYPE_CHECKING:
+    from strandline.engine.control_store import DeltaStore
+
+_NOTES = {
+    "hold": "held",
+    "reject": "rejected",
+    "missing": "missing",
+    "seen": "seen",
+}
+_SKIPPED = "unknown"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to a row."""
+
+    at: datetime
+    event: str
+    reason: str
+    run_id: str | None = None
+    batch: int | None = None
+    version: int | None = None
+    mode: str | None = None
+    changes: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # column → before, after
+
+
+@dataclass(frozen=True)
+class Story:
+    """A row's story, and the row as it is now."""
+
+    node: str
+    table: str
+    key: Mapping[str, str]
+    now: list[dict[str, Any]]
+    events: list[Event]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "events": [asdict(e) for e in self.events]}
+
+
+def explain(job: Job, store: DeltaStore, key: Mapping[str, str]) -> Story:
+    """What became of the row with these keys."""
+    state_key = _keys(job, key)
+    past = commits(job.target)
+    if not past:
+        raise ReadError(f"there is no table {job.target.label} yet", hint=f"run node `{job.node.name}` first")
+    noted = [c for c in store.changes(job.node.name) if _is(json.loads(c.key), state_key)]
+    state = describe(job.target)
+    events, now = _from_table(job, past, state_key, noted, state.roles if state else {})
+    events += [
+        Event(c.at, _NOTES[c.verb], c.reason, c.run_id, c.batch, None, c.mode) for c in noted if c.verb in _NOTES
+    ]
+    events.sort(key=lambda e: (e.batch if e.batch is not None else 0, e.version or 0, e.at))
+    return Story(job.node.name, job.target.label, state_key, now, events)
+
+
+def _keys(job: Job, key: Mapping[str, str]) -> dict[str, str]:
+    wanted = {k.casefold(): k for k in job.node.write.keys}
+    if not wanted:
+        raise UsageError(f"node `{job.node.name}` writes with mode: {job.node.write.mode}, which knows no keys")
+    given = {k.casefold(): v for k, v in key.items()}
+    if given.keys() != wanted.keys():
+        shown = " ".join(f"--key {k}=…" for k in job.node.write.keys)
+        raise UsageError(
+            f"the keys of node `{job.node.name}` are {', '.join(job.node.write.keys)}", hint=f"give {shown}"
+        )
+    return {wanted[k]: v for k, v in given.items()}
+
+
+def _is(found: Mapping[str, Any], key: Mapping[str, str]) -> bool:
+    have = {k.casefold(): str(v) for k, v in found.items()}
+    return all(have.get(k.casefold()) == v for k, v in key.items())
+
+
+def _from_table(
+    job: Job, past: Sequence[Commit], key: dict[str, str], noted: Sequence[ChangeRow], roles: Mapping[str, str]
+) -> tuple[list[Event], list[dict[str, Any]]]:
+    """The events that the table's own versions tell, and the row as it is now."""
+    events: list[Event] = []
+    before: list[dict[str, Any]] | None = []
+    reasons = {(c.run_id, c.batch): c for c in noted if c.verb in ("delete", "reopen", "insert", "update")}
+    for commit in past:
+        after = _ordered(rows_at(job.target, commit.version, key), roles)
+        if after is None:
+            before = None
+            continue
+        if before is None:
+            events.append(Event(commit.at, _SKIPPED, "older versions of the table are no longer there"))
+        elif told := _told(before, after, roles):
+            events.append(_event(commit, told, (before, after), reasons, roles))
+        before = after
+    return events, before or []
+
+
+def _ordered(rows: list[dict[str, Any]] | None, roles: Mapping[str, str]) -> list[dict[str, Any]] | None:
+    """The versions of a row, the newest last."""
+    begins = roles.get("valid_from")
+    return sorted(rows, key=lambda r: r[begins]) if rows and begins in rows[0] else rows
+
+
+def _event(
+    commit: Commit,
+    told: str,
+    rows: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+    reasons: Mapping[tuple[str, int], ChangeRow],
+    roles: Mapping[str, str],
+) -> Event:
+    run_id, batch = commit.record.get("run_id"), commit.record.get("batch")
+    row = reasons.get((str(run_id), int(batch or 0)))
+    if not commit.record:
+        reason = f"a commit of somebody else ({commit.operation})"
+    else:
+        reason = row.reason if row else "read from the source"
+    changed = _changed(*rows, roles) if told in ("changed", "deleted", "revived") and all(rows) else {}
+    return Event(commit.at, told, reason, run_id, batch, commit.version, row.mode if row else None, changed)
+
+
+def _told(before: list[dict[str, Any]], after: list[dict[str, Any]], roles: Mapping[str, str]) -> str | None:
+    """What happened between two versions of the table, as far as this key is concerned."""
+    if _same(before, after):
+        return None
+    if not before:
+        return "inserted"
+    was, is_ = (any(_alive(r, roles) for r in rows) for rows in (before, after))
+    if was and not is_:
+        return "deleted"
+    return "revived" if is_ and not was else "changed"
+
+
+def _same(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    """A column that was added and is NULL changes nothing."""
+
+    def told(rows: list[dict[str, Any]]) -> list[str]:
+        return sorted(repr(sorted((k, repr(v)) for k, v in r.items() if v is not None)) for r in rows)
+
+    return told(before) == told(after)
+
+
+def _alive(row: Mapping[str, Any], roles: Mapping[str, str]) -> bool:
+    if "is_current" in roles:
+        return bool(row.get(roles["is_current"]))
+    return not row.get(roles.get("deleted", ""))
+
+
+def _changed(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], roles: Mapping[str, str]
+) -> dict[str, Sequence[Any]]:
+    """The columns of the newest row that changed; metadata and the hash aside."""
+    old, new = before[-1], after[-1]
+    quiet = {*METADATA, roles.get("row_hash", "").casefold()}
+    return {k: (old.get(k), v) for k, v in new.items() if old.get(k) != v and k.casefold() not in quiet}
