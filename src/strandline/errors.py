@@ -14,6 +14,7 @@ StrandlineError
 │   │   └── EmptySource   … because the source came back empty
 │   ├── TableError        the target cannot be written as asked
 │   └── CommitConflict    somebody else committed meanwhile (worth a retry)
+├── StalePlan             a plan was made from what is no longer so      exit code 2
 ├── Fenced                another runner holds the batch                exit code 4
 └── EngineError           Spark, Java or a driver is missing            exit code 1
 
@@ -96,6 +97,16 @@ class EngineError(StrandlineError):
     """The engine cannot start: Java, Spark or a driver is missing or too old."""
 
     code = "engine"
+
+
+class StalePlan(StrandlineError):
+    """A plan was made from what is no longer so; nothing was written."""
+
+    code = "stale_plan"
+    exit_code = 2
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"stale plan: {reason}", hint="make a new one: strandline plan --out FILE")
 
 
 class Fenced(StrandlineError):

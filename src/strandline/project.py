@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -94,10 +95,7 @@ class StrandlineProject:
         with logged, self._platform(platform) as platform_:
             watch.engine_ready()
             results = walk(self.graph, chosen, threads, work, watch.finished)
-        if check and errors:
-            raise errors[0]
-        bad = any(r.status in STOPS for r in results)
-        return RunResult(runner.run_id, "failed" if bad else "success", results)
+        return self._result(runner, results, errors, check=check)
 
     def plan(
         self,
@@ -105,10 +103,19 @@ class StrandlineProject:
         *,
         observer: Observer | None = None,
         platform: Platform | None = None,
+        out: str | Path | None = None,
     ) -> PlanResult:
-        """What a run would do, node by node, each over its upstream's planned result; nothing is written."""
+        """What a run would do, node by node, each over its upstream's planned result; nothing is written.
+
+        With `out` the plan is kept in a file, and `follow` applies exactly that.
+        """
         watch = observer or Observer()
         planned: dict[str, Planned] = {}
+        writer = None
+        if out is not None:
+            from strandline.planfile import PlanWriter
+
+            writer = PlanWriter(Path(out), self.config)
         clock = Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
         with self._platform(platform) as platform_, platform_.workspace("plan") as engine:
@@ -118,12 +125,59 @@ class StrandlineProject:
                 watch.started(name)
                 job = Job(self.config, self._node(name), clock, planned)
                 with self._boundary(name, []) as results:
-                    result, planned[job.target.location] = runner.plan(job, engine)
+                    result, planned[job.target.location], entry = runner.plan(job, engine)
+                    if writer is not None:
+                        writer.add(entry, engine)
                     results.append(result)
                 return results[0]
 
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
+        if writer is not None and not any(r.status in STOPS for r in results):
+            writer.close()
         return PlanResult(results)
+
+    def follow(
+        self,
+        path: str | Path,
+        *,
+        observer: Observer | None = None,
+        platform: Platform | None = None,
+        check: bool = False,
+        debug: bool = False,
+    ) -> RunResult:
+        """Apply a plan from its file, exactly; a stale plan is an error, and nothing is written."""
+        from strandline.planfile import PlanFile
+
+        watch, clock = observer or Observer(), Clock(datetime.now(UTC))
+        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
+        errors: list[StrandlineError] = []
+        with tempfile.TemporaryDirectory(prefix="strandline-plan-") as folder:
+            plan = PlanFile.open(Path(path), self.config, Path(folder))
+            chosen = [n for n in self.graph.order if n in plan.entries]
+
+            def work(name: str) -> NodeResult:
+                watch.started(name)
+                job = runner.next_job(Job(self.config, self._node(name), clock))
+                with self._boundary(name, errors) as result, platform_.workspace(name) as engine:
+                    result.append(runner.follow(job, engine, plan.entries[name], plan.rows(name, engine)))
+                return result[0]
+
+            logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
+            with logged, self._platform(platform) as platform_:
+                watch.engine_ready()
+                with platform_.workspace("plan") as engine:
+                    for name in chosen:
+                        job = runner.next_job(Job(self.config, self._node(name), clock))
+                        plan.entries[name].check(job, job.batch, engine.describe(job.target), engine.describe)
+                results = walk(self.graph, chosen, 1, work, watch.finished)
+        return self._result(runner, results, errors, check=check)
+
+    @staticmethod
+    def _result(runner: Runner, results: list[NodeResult], errors: list[StrandlineError], *, check: bool) -> RunResult:
+        if check and errors:
+            raise errors[0]
+        bad = any(r.status in STOPS for r in results)
+        return RunResult(runner.run_id, "failed" if bad else "success", results)
 
     def approve(self, run_id: str, **how: Any) -> RunResult:
         """Apply the deletes that a run held, as far as their keys are still missing: a run of its own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,13 +22,14 @@ from strandline.config.resolve import redact
 from strandline.control import ledger
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
 from strandline.engine.base import Engine
-from strandline.errors import DuplicateKeys, Fenced, StrandlineError
+from strandline.errors import DuplicateKeys, Fenced, StalePlan, StrandlineError
 from strandline.job import Feed, Job, Planned
 from strandline.journal import step
+from strandline.plan.reading import is_lake
 from strandline.result import NodeResult, PlannedNode
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import Counts, Removals, after, measures
-from strandline.types import Commit, TableState, Token
+from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
+from strandline.types import Column, Commit, Relation, Table, TableState, Token
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,62 @@ class Ending:
     versions: Mapping[str, int] = field(default_factory=dict)
     coverage: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A batch that only needs to be applied: by the run that prepared it, or later from a plan."""
+
+    changes: ChangeSet
+    coverage: Mapping[str, Any]
+    rows_read: Callable[[], int | None]
+    versions: Mapping[str, int]
+    added: Sequence[Column] = ()
+    system: Mapping[str, Column] = field(default_factory=dict)
+    notes: Sequence[ChangeRow] = ()
+    warnings: Sequence[str] = ()
+    duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One node of a plan: what to apply, and what it was made from."""
+
+    name: str
+    batch: int
+    target: TableState | None
+    ready: Ready
+
+    def check(
+        self, job: Job, batch: int, state: TableState | None, describe: Callable[[Table], TableState | None]
+    ) -> None:
+        """The plan is stale when the records, the target or a lake source are not what they were."""
+        if batch != self.batch:
+            raise StalePlan(f"{self.name}: the plan is for batch {self.batch}, and the next one is {batch}")
+        then, now = ((s.table_id, s.version) if s else None for s in (self.target, state))
+        if then != now:
+            raise StalePlan(f"{self.name}: {job.target.label} was at version {_seen(then)}, and is at {_seen(now)}")
+        for input_ in job.inputs:
+            pin = self.ready.coverage.get("sources", {}).get(input_.label)
+            lake = describe(slices.lake_of(job, input_)) if pin else None
+            if pin and (lake is None or [lake.table_id, lake.version] != list(pin[:2])):
+                now = (lake.table_id, lake.version) if lake else None
+                raise StalePlan(f"{self.name}: {input_.label} was at version {pin[1]}, and is at {_seen(now)}")
+
+    def coverage(self, job: Job, describe: Callable[[Table], TableState | None]) -> dict[str, Any]:
+        """What the batch covers, with the versions of the sources that the same plan has written by now."""
+        coverage = dict(self.ready.coverage)
+        sources = dict(coverage.get("sources", {}))
+        for input_ in job.inputs:
+            if is_lake(job.project, input_.read) and input_.label not in sources:
+                state = describe(slices.lake_of(job, input_))
+                if state is not None:
+                    sources[input_.label] = slices.pin(job, state, slices.feed_of(job, input_))
+        return {**coverage, "sources": sources}
+
+
+def _seen(state: tuple[str, int] | None) -> str:
+    return "none" if state is None else str(state[1])
 
 
 @dataclass(frozen=True)
@@ -77,9 +134,28 @@ class Runner:
             self._fail(job, this, e, began)
             raise
 
-    def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, Planned]:
-        """What a run would do to this node's table, and the table as it would be; nothing is written."""
-        return plan_node(self.next_job(job), engine, engine.describe(job.target))
+    def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, Planned, Entry]:
+        """What a run would do to this node's table, the table as it would be, and all that a run needs for it."""
+        job, state = self.next_job(job), engine.describe(job.target)
+        result, planned, ready = plan_node(job, engine, state)
+        return result, planned, Entry(job.node.name, job.batch, state, ready)
+
+    def follow(self, job: Job, engine: Engine, entry: Entry, rows: Relation) -> NodeResult:
+        """Apply one node of a plan, exactly; an error when anything it was made from has moved."""
+        began, this = time.monotonic(), self._next(job)
+        token = this.token
+        state = engine.describe(job.target, token.app_id)
+        entry.check(job, token.batch, state, engine.describe)
+        changes = replace(entry.ready.changes, additions=rows)
+        ready = replace(entry.ready, changes=changes, coverage=entry.coverage(job, engine.describe))
+        self.store.put(ledger.control_rows(this, "RUNNING", _now()))
+        try:
+            return self.land(job, engine, this, state, ready, began)
+        except Fenced:
+            raise
+        except StrandlineError as e:
+            self._fail(job, this, e, began)
+            raise
 
     def next_job(self, job: Job) -> Job:
         """The job of a node's next batch, with what earlier runs left."""
@@ -116,34 +192,45 @@ class Runner:
         rows = self.store.control(node)
         if not rows:
             return None
-        covered = next((r.coverage for r in rows if r.coverage), None)
+        covered = max(rows, key=lambda r: r.updated_at).coverage
         return Feed(ledger.finished(rows), json.loads(covered) if covered else {})
 
     def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
         outcome = prepare(job, engine, state)
-        changes, coverage = outcome.changes, _coverage(job, outcome)
-        version = None
         with step(job.node.name, "note"):
-            self.store.log_changes(change_rows(job, engine, outcome, this.token))
-        if state is not None and (outcome.made.fit.added or outcome.made.system) and _evolves(outcome):
+            ready = readied(job, engine, outcome)
+        return self.land(job, engine, this, state, ready, began)
+
+    def land(
+        self, job: Job, engine: Engine, this: Batch, state: TableState | None, ready: Ready, began: float
+    ) -> NodeResult:
+        """Apply what was prepared: note, evolve, commit, record."""
+        changes, coverage, version = ready.changes, dict(ready.coverage), None
+        self.store.log_changes([replace(n, run_id=self.run_id, batch=this.token.batch) for n in ready.notes])
+        commits = state is None or changes.counts is None or changes.counts.any
+        if state is not None and (ready.system or (ready.added and commits)):
             with step(job.node.name, "evolve"):
-                engine.alter(job.target, outcome.made.fit.added, outcome.made.system)
-        if state is None or changes.counts is None or changes.counts.any:
+                engine.alter(job.target, ready.added if commits else (), ready.system)
+        if commits:
             with step(job.node.name, "apply"):
-                version = self._apply(job, engine, this, outcome, coverage)
+                version = self._apply(job, engine, this, ready)
         counts = changes.counts or self._committed(engine, job, this)
-        coverage["target"] = version if version is not None else state.version if state else None
-        slice_ = outcome.slice
-        end = Ending(counts, slice_.rows_read, version, slice_.versions, coverage, outcome.warnings)
+        coverage["target"] = version if version is not None else self._version(job, engine, state, ready)
+        end = Ending(counts, ready.rows_read(), version, ready.versions, coverage, ready.warnings)
         return self._record(this, began, end)
 
-    def _apply(self, job: Job, engine: Engine, this: Batch, outcome: Outcome, coverage: dict[str, Any]) -> int:
-        changes = outcome.changes
-        record = {"coverage": coverage, "counts": asdict(changes.counts) if changes.counts else None}
+    def _version(self, job: Job, engine: Engine, state: TableState | None, ready: Ready) -> int | None:
+        """The version of a table to which nothing was committed, but which may have got a system column."""
+        now = engine.describe(job.target) if ready.system else state
+        return now.version if now else None
+
+    def _apply(self, job: Job, engine: Engine, this: Batch, ready: Ready) -> int:
+        changes = ready.changes
+        record = {"coverage": dict(ready.coverage), "counts": asdict(changes.counts) if changes.counts else None}
         try:
             version = engine.apply(job.target, changes, this.token, record)
         except DuplicateKeys:  # found inside a first commit, which is then not made
-            raise batches.duplicate_keys(engine, outcome.rows, changes.keys) from None
+            raise ready.duplicates() from None
         landed = engine.describe(job.target, this.token.app_id)
         if landed is None or landed.commit is None or landed.commit.run_id != self.run_id:
             raise Fenced(f"{job.node.name}: another runner holds batch {this.token.batch}; nothing was written here")
@@ -276,13 +363,24 @@ def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
     return coverage
 
 
-def _evolves(outcome: Outcome) -> bool:
-    """A system column that is configured is always there; others come with the rows that bring them."""
-    counts = outcome.changes.counts
-    return bool(outcome.made.system) or counts is None or counts.any
+def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
+    """What is left to apply of a prepared batch."""
+    token = Token(job.project.config.project, job.node.name, job.batch, "")
+    keys = job.node.write.keys
+    return Ready(
+        outcome.changes,
+        _coverage(job, outcome),
+        lambda: outcome.slice.rows_read,
+        outcome.slice.versions,
+        outcome.made.fit.added,
+        outcome.made.system,
+        change_rows(job, engine, outcome, token),
+        outcome.warnings,
+        lambda: batches.duplicate_keys(engine, outcome.rows, keys),
+    )
 
 
-def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[PlannedNode, Planned]:
+def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[PlannedNode, Planned, Ready]:
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
     outcome = prepare(job, engine, state)
@@ -308,7 +406,8 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,
     )
     rows = engine.query(after(changes, batches.target_rows(job, engine, state)))
-    return result, Planned(rows, changes.roles, Feed(job.batch, outcome.slice.coverage))
+    ready = readied(job, engine, replace(outcome, changes=changes))
+    return result, Planned(rows, changes.roles, Feed(job.batch, outcome.slice.coverage)), ready
 
 
 def _counted(commit: Commit) -> Counts:

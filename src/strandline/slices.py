@@ -20,7 +20,7 @@ from strandline.plan.reading import Input, hidden, is_lake, source_of, table_of
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
 from strandline.sql.portable import deterministic
 from strandline.strategy.changes import living
-from strandline.types import Relation, Schema, TableState
+from strandline.types import Relation, Schema, Table, TableState
 
 FILES = "_modified_at"  # the mark of files that are read by the time they were written
 
@@ -63,15 +63,14 @@ def pinned(job: Job, engine: Engine) -> dict[str, list[Any]] | None:
     for input_ in job.inputs:
         if not is_lake(job.project, input_.read):
             return None
-        lake = table_of(job.project, input_.read.connection, input_.read.table or "")
-        state = engine.describe(lake)
+        state = engine.describe(lake_of(job, input_))
         if state is None:
             return None
-        found[input_.label] = _pin(job, state, _feed(job, input_))
+        found[input_.label] = pin(job, state, feed_of(job, input_))
     return found
 
 
-def _pin(job: Job, state: TableState, feed: Feed | None) -> list[Any]:
+def pin(job: Job, state: TableState, feed: Feed | None) -> list[Any]:
     """What a table is at this moment; where snapshots are compared, one that came back empty is another one."""
     return [state.table_id, state.version, feed.batch if feed and _compares_snapshots(job) else None]
 
@@ -91,7 +90,7 @@ def repeatable(node: NodeConfig) -> bool:
 def read(job: Job, engine: Engine) -> Slice:
     """Scan every source; lake tables at the version they have now, limited reads once and for all."""
     found = {i.alias: (i, _read(job, engine, i)) for i in job.inputs}
-    sources = {i.label: _pin(job, r.state, r.feed) for i, r in found.values() if r.state is not None}
+    sources = {i.label: pin(job, r.state, r.feed) for i, r in found.values() if r.state is not None}
     versions = {i.label: r.state.version for i, r in found.values() if r.state is not None}
     whole = all(r.whole for _, r in found.values())
     coverage: dict[str, Any] = {"kind": "full" if whole else "increment", "digest": job.digest, "sources": sources}
@@ -123,8 +122,12 @@ def _read(job: Job, engine: Engine, input_: Input) -> _Read:
 # --- lake tables -------------------------------------------------------------------------------------------
 
 
-def _feed(job: Job, input_: Input) -> Feed | None:
-    lake = table_of(job.project, input_.read.connection, input_.read.table or "")
+def lake_of(job: Job, input_: Input) -> Table:
+    return table_of(job.project, input_.read.connection, input_.read.table or "")
+
+
+def feed_of(job: Job, input_: Input) -> Feed | None:
+    lake = lake_of(job, input_)
     if lake.location in job.planned:
         return job.planned[lake.location].feed
     writer = job.writer(lake)
@@ -133,8 +136,8 @@ def _feed(job: Job, input_: Input) -> Feed | None:
 
 def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     """A lake table: its living rows, of its newest snapshot where snapshots are compared."""
-    lake = table_of(job.project, input_.read.connection, input_.read.table or "")
-    feed, planned = _feed(job, input_), job.planned.get(lake.location)
+    lake = lake_of(job, input_)
+    feed, planned = feed_of(job, input_), job.planned.get(lake.location)
     if planned is not None:
         where = _kept(job, input_, planned.roles, feed)
         shown = rows_of(planned.rows, planned.rows.schema.without(*hidden(job.node, planned.roles.values())))
@@ -163,7 +166,7 @@ def _kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) 
     if "deleted" in roles and "is_current" not in roles and not input_.read.include_deleted:
         parts.append(living(roles))
     if _compares_snapshots(job) and feed is not None:
-        lake = table_of(job.project, input_.read.connection, input_.read.table or "")
+        lake = lake_of(job, input_)
         writer = job.writer(lake)
         if writer is not None and writer.write.mode == "append":
             if "batch_id" not in roles:

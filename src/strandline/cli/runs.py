@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet, Select, Threads
 from strandline.cli.talk import Talk
 from strandline.cli.text import duration, plural
+from strandline.errors import UsageError
 
 if TYPE_CHECKING:
     from strandline.project import StrandlineProject
     from strandline.result import PlanResult
 
 
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan in this file.")]
+PlanOption = Annotated[
+    Path | None, typer.Option("--plan", metavar="FILE", help="Apply exactly this plan, or stop if it is stale.")
+]
+
+
 def plan(
     project_dir: ProjectDir = HERE,
     select: Select = None,
     engine: Engine = None,
+    out: Out = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -29,8 +40,10 @@ def plan(
         project = talk.load(project_dir, engine)
         chosen = project.graph.select(select or [])
         with Progress(talk, chosen, starting=starting(project)) as progress:
-            result = project.plan(select, observer=progress)
+            result = project.plan(select, observer=progress, out=out)
         talk.say(f"\n{_foreseen(result)}")
+        if out is not None and result.exit_code != 1:
+            talk.say(f"Kept in {out}: strandline run --plan {out}")
         talk.data(result.as_dict())
         return result.exit_code
 
@@ -40,6 +53,7 @@ def run(
     select: Select = None,
     threads: Threads = 4,
     engine: Engine = None,
+    plan: PlanOption = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -49,10 +63,15 @@ def run(
         from strandline.cli.progress import Progress, summary
 
         project = talk.load(project_dir, engine)
+        if plan is not None and select:
+            raise UsageError("--plan and --select exclude each other", hint="select when the plan is made")
         chosen = project.graph.select(select or [])
         began = time.monotonic()
         with Progress(talk, chosen, starting=starting(project)) as progress:
-            result = project.run(select, threads=threads, observer=progress, debug=debug)
+            if plan is not None:
+                result = project.follow(plan, observer=progress, debug=debug)
+            else:
+                result = project.run(select, threads=threads, observer=progress, debug=debug)
         nodes, rows = summary(result.nodes)
         talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
         talk.say(f"rows: {rows}")
