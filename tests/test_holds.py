@@ -1,0 +1,217 @@
+"""Deletes that wait for a person, plans that are kept and followed, and the story of one row."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.errors import StalePlan, UsageError
+from strandline.project import StrandlineProject
+from strandline.testing.frames import read_table
+from strandline.testing.projects import make_project
+
+ROWS = [(i, f"name {i}") for i in range(10)]
+
+
+class Shop:
+    """A source of ten rows, a Bronze of snapshots, and a Silver that holds more than a fifth of deletes."""
+
+    def __init__(self, folder: Path, platform: Any, mode: str = "upsert", **limits: Any) -> None:
+        self.folder, self.platform = folder, platform
+        self.database = sqlite3.connect(folder / "erp.db", isolation_level=None)
+        self.database.execute("CREATE TABLE c (id INTEGER, name TEXT)")
+        self.database.executemany("INSERT INTO c VALUES (?, ?)", ROWS)
+        params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 20, "on_threshold_breach": "hold"}
+        detect = {"operation": "detect_deletes", "params": params | limits}
+        nodes = [
+            {
+                "name": "bronze",
+                "read": {"connection": "erp", "table": "c"},
+                "write": {"connection": "lake", "table": "bronze", "mode": "append"},
+            },
+            {
+                "name": "silver",
+                "read": {"connection": "lake", "table": "bronze"},
+                "transform": {"steps": [detect]},
+                "write": {"connection": "lake", "table": "silver", "mode": mode, "keys": ["id"]},
+            },
+            {
+                "name": "gold",
+                "read": {"connection": "lake", "table": "silver"},
+                "transformation_sql": "SELECT count(*) AS n FROM source",
+                "write": {"connection": "lake", "table": "gold", "mode": "overwrite"},
+            },
+        ]
+        erp = {"type": "sql", "url": "sqlite:///erp.db"}
+        self.project: StrandlineProject = make_project(folder, nodes, connections={"erp": erp})
+
+    def sql(self, *statements: str) -> None:
+        for statement in statements:
+            self.database.execute(statement)
+
+    def run(self, **how: Any) -> Any:
+        return self.project.run(platform=self.platform, check=True, **how)
+
+    def silver(self, result: Any) -> Any:
+        return next(n for n in result.nodes if n.name == "silver")
+
+    def living(self) -> set[int]:
+        rows = read_table(self.folder / "lake" / "silver").rows
+        return {r["id"] for r in rows if not r.get("_is_deleted")}
+
+    def counted(self) -> int:
+        return int(read_table(self.folder / "lake" / "gold").rows[0]["n"])
+
+
+@pytest.fixture
+def shop(tmp_path: Path, platform: Any) -> Shop:
+    return Shop(tmp_path, platform)
+
+
+def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5", "UPDATE c SET name = 'new' WHERE id = 1")
+    first = shop.run()
+    held = shop.silver(first)
+    assert (held.status, held.held, held.deleted, held.updated) == ("held", 4, 0, 1)
+    assert first.exit_code == 3
+    assert shop.living() == set(range(10))
+    assert shop.counted() == 10
+
+    again = shop.silver(shop.run())  # still missing: stays, counted, not held twice
+    assert (again.status, again.held) == ("held", 4)
+    assert {n: len(rows) for n, rows in shop.project.holds().items()} == {"silver": 4}
+
+    shop.sql("INSERT INTO c VALUES (8, 'back')")
+    seen = shop.silver(shop.run())  # seen: its hold is cancelled
+    assert (seen.status, seen.held, seen.updated) == ("held", 3, 1)
+
+    approved = shop.project.approve(first.run_id, platform=shop.platform, check=True)
+    assert [(n.name, n.deleted, n.held, n.status) for n in approved.nodes] == [("silver", 3, 0, "success")]
+    assert shop.living() == {0, 1, 2, 3, 4, 5, 8}
+    assert shop.project.holds() == {}
+    assert shop.silver(shop.run()).status == "unchanged"
+    assert shop.counted() == 7
+    with pytest.raises(UsageError, match="holds no deletes"):
+        shop.project.approve(first.run_id, platform=shop.platform)
+
+
+def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> None:
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    shop.project.reject(shop.run().run_id)
+    quiet = shop.run()
+    assert (shop.silver(quiet).status, quiet.exit_code) == ("unchanged", 0)
+    assert shop.living() == set(range(10))
+
+    shop.sql("INSERT INTO c VALUES (6, 'name 6')")
+    shop.run()  # seen again, and gone once more: that is news
+    shop.sql("DELETE FROM c WHERE id = 6")
+    assert shop.silver(shop.run()).deleted == 1
+    assert shop.living() == set(range(10)) - {6}
+
+
+def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, platform: Any) -> None:
+    shop = Shop(tmp_path, platform, mode="scd2")
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    run_id = shop.run().run_id
+    shop.project.approve(run_id, platform=platform, check=True)
+    rows = {r["id"]: r for r in read_table(tmp_path / "lake" / "silver").rows}
+    assert {i for i, r in rows.items() if r["_is_deleted"]} == {6, 7, 8, 9}
+    assert all(r["_is_current"] == (r["_valid_to"] is None) == (not r["_is_deleted"]) for r in rows.values())
+
+
+def test_a_plan_shows_the_deletes_and_is_followed_exactly(shop: Shop) -> None:
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id = 3", "INSERT INTO c VALUES (10, 'name 10')")
+    file = shop.folder / "today.plan"
+    plan = shop.project.plan(platform=shop.platform, out=file)
+    silver = shop.silver(plan)
+    assert (silver.deleted, silver.verdict, silver.delete_percent) == (1, "apply", 10.0)
+    assert silver.sample_deletes == [{"id": 3}]
+    assert silver.reason == "absent from the newest snapshot"
+    assert shop.living() == set(range(10))
+
+    shop.sql("DELETE FROM c")  # what happens to the source meanwhile is not in the plan
+    result = shop.project.follow(file, platform=shop.platform, check=True)
+    assert [(n.name, n.inserted, n.deleted) for n in result.nodes] == [
+        ("bronze", 10, 0), ("silver", 1, 1), ("gold", 0, 0)
+    ]  # fmt: skip
+    assert shop.living() == set(range(11)) - {3}
+    with pytest.raises(StalePlan, match="stale plan"):
+        shop.project.follow(file, platform=shop.platform)
+    empty = shop.silver(shop.run())  # and now the empty source is held, as ever
+    assert (empty.held, empty.deleted) == (10, 0)
+
+
+def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(tmp_path: Path, pandas_platform) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    shop.run()
+    file = tmp_path / "a.plan"
+    shop.project.plan(platform=pandas_platform, out=file)
+    shop.run(select="bronze")
+    with pytest.raises(StalePlan, match="batch"):
+        shop.project.follow(file, platform=pandas_platform)
+    shop.project.plan(select="gold", platform=pandas_platform, out=file)
+    shop.sql("UPDATE c SET name = 'x'")
+    shop.run(select="+silver")
+    with pytest.raises(StalePlan, match=r"lake\.silver was at version \d+, and is at \d+"):
+        shop.project.follow(file, platform=pandas_platform)
+    shop.project.plan(select="gold", platform=pandas_platform, out=file)
+    changed = make_project(tmp_path, [], engine="pandas")
+    with pytest.raises(StalePlan, match="configuration"):
+        changed.follow(file, platform=pandas_platform)
+    file.write_text("no plan")
+    with pytest.raises(UsageError, match="is not a plan"):
+        shop.project.follow(file, platform=pandas_platform)
+
+
+def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    shop.run()
+    shop.sql("UPDATE c SET name = 'changed' WHERE id = 7")
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id = 7")
+    shop.run()
+    shop.sql("INSERT INTO c VALUES (7, 'changed')")
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run()
+    shop.project.reject(held.run_id)
+    story = shop.project.explain("silver", {"ID": "7"})
+    assert [e.event for e in story.events] == ["inserted", "changed", "deleted", "revived", "held", "rejected"]
+    assert [e.batch for e in story.events] == [1, 2, 3, 4, 5, 6]
+    changed, deleted, hold = story.events[1], story.events[2], story.events[4]
+    assert changed.changes["name"] == ("name 7", "changed")
+    assert (deleted.mode, deleted.reason) == ("snapshot_diff", "absent from the newest snapshot")
+    assert hold.run_id == held.run_id
+    assert "40.0% exceeds 20.0%" in hold.reason
+    assert [r["name"] for r in story.now] == ["changed"]
+    assert json.loads(json.dumps(story.as_dict(), default=str))["events"][0]["event"] == "inserted"
+    assert shop.project.explain("silver", {"id": "4711"}).events == []
+    with pytest.raises(UsageError, match="the keys of node `silver` are id"):
+        shop.project.explain("silver", {"name": "x"})
+
+
+def test_notes_of_a_run_that_died_before_its_record_do_not_count(tmp_path: Path, pandas_platform, monkeypatch) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    shop.run(select="bronze")
+
+    def dies(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("strandline.run.Runner._record", dies)
+        with pytest.raises(KeyboardInterrupt):
+            shop.run(select="silver")
+    assert shop.project.holds() == {}
+    result = shop.run(select="silver")
+    assert shop.silver(result).held == 4
+    assert {r.run_id for r in shop.project.holds()["silver"]} == {result.run_id}
