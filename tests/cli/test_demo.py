@@ -32,12 +32,22 @@ def test_it_shows_what_changed(cli: Call, tmp_path: Path) -> None:
     assert told["source_changes"] == {
         "customers_updated": 30, "customers_inserted": 7, "customers_deleted": 5, "orders_updated": 40,
     }  # fmt: skip
-    first, second = ({n["name"]: n for n in run["nodes"]} for run in told["runs"])
+    first, second, third = ({n["name"]: n for n in run["nodes"]} for run in told["runs"])
     assert first["silver_customers"]["inserted"] == 400
     assert (second["silver_customers"]["inserted"], second["silver_customers"]["updated"]) == (7, 30)
     assert (second["silver_orders"]["inserted"], second["silver_orders"]["updated"]) == (0, 40)
     assert second["silver_products"]["status"] == "unchanged"
-    assert told["deleted_at_source_still_in_silver"] == 5
+    assert second["silver_customers"]["deleted"] == 5
+    assert told["deleted_at_source_still_in_silver"] == 0
+    assert [e["event"] for e in told["explained"]["events"]] == ["inserted", "deleted"]
+    held = third["silver_customers"]
+    assert (held["status"], held["deleted"]) == ("held", 0)
+    assert 190 < held["held"] < 210
+    assert f"{held['held']} held deletes are rejected" in told["rejected"]["nodes"][0]["warnings"]
+    again = cli("run", "--project-dir", ".demo", "--json")
+    assert again.code == 0
+    customers = next(n for n in again.json["nodes"] if n["name"] == "silver_customers")
+    assert (customers["deleted"], customers["reopened"], customers["held"]) == (0, 0, 0)
     assert [r["table"] for r in told["changed_rows"]] == [
         "silver.customers",
         "gold.customer_revenue",
@@ -55,8 +65,10 @@ def test_it_can_be_started_again_and_says_what_it_measured(cli: Call) -> None:
     assert "A shop in .demo/shop.db: 400 customers, 20 products, 900 orders." in answer.out
     assert "30 customers changed, 7 added, 5 deleted" in answer.out
     assert "9 nodes: 8 succeeded, 1 unchanged in " in answer.out
-    assert "5 customers deleted in the shop, 5 of them still in silver.customers:" in answer.out
-    assert "strandline does not yet remove them" in answer.out
+    assert "5 customers deleted in the shop, 0 of them still alive in silver.customers." in answer.out
+    assert "deleted: absent from the newest snapshot (snapshot_diff)" in answer.out
+    assert "would be deleted, and are held: " in answer.out
+    assert "no customer was deleted" in answer.out
     assert " → " in answer.out
 
 

@@ -1,4 +1,4 @@
-"""`demo`: a shop database, two runs with a day of changes between them, and what the tables say about it."""
+"""`demo`: a shop database, a day of changes, a load that stops half-way, and what the tables say about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strandline.result import RunResult
 
 _MARKER = ".made-by-strandline-demo"
-_OURS = ("strandline.yaml", "shop.db", "lake")
+_OURS = ("strandline.yaml", "shop.db", "shop.whole", "lake")
 
 
 def demo(
@@ -57,9 +57,10 @@ def demo(
             changes = demo_data.change(home / "shop.db")
             talk.say(f"\n{_told(changes)}")
             second = _run(talk, project, platform, "Second run")
-            looks = _looks(project, platform, first, second, changes) if not second.exit_code else []
-            left = _left(project, platform, changes.deleted_ids) if not second.exit_code else None
-        _show(talk, looks, changes, left)
+            told: dict[str, Any] = {}
+            if not second.exit_code:
+                told = _afterwards(talk, project, platform, first, second, changes)
+            runs = [first, second, *told.pop("runs", [])]
         if not second.exit_code:
             talk.say(f"\nLook around: strandline status --project-dir {home}")
         talk.data(
@@ -67,12 +68,54 @@ def demo(
                 "dir": str(home),
                 "rows": rows,
                 "source_changes": _counts(changes),
-                "runs": [first.as_dict(), second.as_dict()],
-                "changed_rows": [asdict(look) for look in looks],
-                "deleted_at_source_still_in_silver": left,
+                "runs": [r.as_dict() for r in runs],
+                **told,
             }
         )
         return second.exit_code
+
+
+def _afterwards(
+    talk: Talk,
+    project: StrandlineProject,
+    platform: Platform,
+    first: RunResult,
+    second: RunResult,
+    changes: SourceChanges,
+) -> dict[str, Any]:
+    """What changed, what was deleted and why, and a mass delete that is held and rejected."""
+    from strandline.cli.holds import tell
+
+    looks = _looks(project, platform, first, second, changes)
+    left = _left(project, platform, changes.deleted_ids)
+    _show(talk, looks, changes, left)
+    story = project.explain("silver_customers", {"customer_id": str(changes.deleted_ids[0])})
+    if not talk.quiet:
+        tell(talk, story)
+    third, rejected = _accident(talk, project, platform)
+    return {
+        "runs": [third],
+        "changed_rows": [asdict(look) for look in looks],
+        "deleted_at_source_still_in_silver": left,
+        "explained": story.as_dict(),
+        "rejected": rejected.as_dict() if rejected else None,
+    }
+
+
+def _accident(talk: Talk, project: StrandlineProject, platform: Platform) -> tuple[RunResult, RunResult | None]:
+    """Half of the customers are missing, because a load stopped half-way; nothing is deleted."""
+    from strandline.cli import demo_data
+
+    with demo_data.accident(project.config.root / "shop.db") as lost:
+        talk.say(f"\nA load of the shop stops half-way: {lost:,} customers are missing.")
+        third = _run(talk, project, platform, "Third run", "+silver_customers")
+    if third.exit_code != 3:
+        return third, None
+    talk.say(f"A person looks at it, and rejects: strandline reject {third.run_id}")
+    rejected = project.reject(third.run_id)
+    for node in rejected.nodes:
+        talk.say(f"  {node.name}: {node.warnings[0]}; no customer was deleted")
+    return third, rejected
 
 
 # --- the folder and the runs ---------------------------------------------------------------------------------
@@ -107,13 +150,15 @@ def _started(talk: Talk, project: StrandlineProject) -> Platform:
         return connect(project.engine_name, project.config)
 
 
-def _run(talk: Talk, project: StrandlineProject, platform: Platform, title: str) -> RunResult:
+def _run(
+    talk: Talk, project: StrandlineProject, platform: Platform, title: str, select: str | None = None
+) -> RunResult:
     from strandline.cli.progress import Progress, summary
 
     talk.say(f"\n{talk.paint(title, 'bold')}")
     began = time.monotonic()
-    with Progress(talk, project.graph.order) as progress:
-        result = project.run(observer=progress, platform=platform)
+    with Progress(talk, project.graph.select([select] if select else [])) as progress:
+        result = project.run(select, observer=progress, platform=platform)
     nodes, rows = summary(result.nodes)
     talk.say(f"{nodes} in {duration(time.monotonic() - began)}")
     talk.say(f"rows: {rows}")
@@ -173,17 +218,18 @@ class _View:
 
 
 def _left(project: StrandlineProject, platform: Platform, deleted: tuple[int, ...]) -> int:
-    """How many of the customers that the shop deleted are still in Silver."""
+    """How many of the customers that the shop deleted are still alive in Silver."""
     from strandline.engine.base import LakeSource
     from strandline.plan.reading import table_of
     from strandline.sql.expr import any_of, col, count_where, eq, lit, named, select, table
+    from strandline.strategy.changes import living
 
     silver = table_of(project.config, "silver", "customers")
     with platform.workspace("look") as engine:
         state = engine.describe(silver)
         if state is None:
             return 0
-        rows = engine.scan(LakeSource(silver, state.version)).relation
+        rows = engine.scan(LakeSource(silver, state.version, where=living(state.roles))).relation
         gone = any_of(eq(col("customer_id"), lit(n)) for n in deleted)
         return int(engine.fetch(select(named(count_where(gone), "n")).from_(table(rows.name)))[0][0])
 
@@ -219,9 +265,8 @@ def _show(talk: Talk, looks: list[Look], changes: SourceChanges, left: int | Non
         talk.say(f"\n{talk.paint('What the source deleted', 'bold')}")
         talk.say(
             f"  {plural(changes.customers_deleted, 'customer')} deleted in the shop, "
-            f"{left:,} of them still in silver.customers:"
+            f"{left:,} of them still alive in silver.customers. Why, for one of them:"
         )
-        talk.say("  strandline does not yet remove them; finding such rows comes with a later release.")
 
 
 def _differences(look: Look) -> list[str]:

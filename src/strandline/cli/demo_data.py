@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -115,6 +116,21 @@ def change(file: Path) -> SourceChanges:
             updates - before, inserts - updates, deletes - inserts, shop.total_changes - deletes,
             tuple(updated), tuple(deleted), tuple(buyers),
         )  # fmt: skip
+
+
+@contextmanager
+def accident(file: Path) -> Iterator[int]:
+    """A load that stopped half-way: every second customer is missing until it is over; says how many."""
+    whole = file.with_suffix(".whole")
+    shutil.copyfile(file, whole)
+    try:
+        with closing(sqlite3.connect(file)) as shop:
+            shop.execute("DELETE FROM customers WHERE customer_id % 2 = 0")
+            lost = shop.total_changes
+            shop.commit()
+        yield lost
+    finally:
+        whole.replace(file)
 
 
 def _customer(dice: random.Random, number: int) -> tuple[Any, ...]:
