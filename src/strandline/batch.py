@@ -1,29 +1,34 @@
-"""One batch of one node, from its sources to an evaluated change set: read, transform, reconcile.
+"""One batch of one node, from its sources to an evaluated and judged change set: read, transform, reconcile, judge.
 
 Nothing here writes to a table. `run` and `plan` both come through here; they differ in what follows.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlglot import exp
 
-from strandline.config.load import Project
+from strandline import detection
 from strandline.config.model import NodeConfig
-from strandline.engine.base import Engine, Scan
-from strandline.errors import DuplicateKeys, ReadError, TransformError, UnknownColumn
-from strandline.plan.reading import SOURCE_FILE, Input, inputs, is_lake, source_of, table_of
+from strandline.detection import Finding
+from strandline.engine.base import Engine, LakeSource
+from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError, UnknownColumn
+from strandline.guard.verdict import Verdict, judge
+from strandline.job import Job, feeds_snapshots
+from strandline.journal import log
+from strandline.plan.reading import SOURCE_FILE
 from strandline.schema.diff import Fit, fit
-from strandline.sql.expr import named, rows_of, select, table
-from strandline.sql.portable import deterministic, family, parse, refuse_untested
+from strandline.slices import Slice
+from strandline.sql.expr import col, lit, rows_of
+from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression, spark_types
 from strandline.strategy import append as appending
-from strandline.strategy import upsert as upserting
+from strandline.strategy import keyed
 from strandline.strategy.changes import (
+    ACTION,
     ChangeSet,
     Counts,
     Proposal,
@@ -33,132 +38,60 @@ from strandline.strategy.changes import (
     measures,
     range_measures,
 )
+from strandline.strategy.duplicates import duplicates
+from strandline.strategy.keyed import Keeping, Question
 from strandline.transform import registry
 from strandline.transform.metadata import metadata_columns, with_metadata
-from strandline.transform.registry import EngineContext
+from strandline.transform.registry import Detection, EngineContext
 from strandline.transform.sql import run_sql
-from strandline.types import Clock, Relation, Schema, Snapshot, Table, TableState
+from strandline.types import Column, Relation, Schema, Snapshot, TableState
 
 
 @dataclass(frozen=True)
-class Slice:
-    """What was read: rows by alias, what they cover, and how many there were once something counted them."""
+class Transformed:
+    """The rows to write, and the rows as they were where deletes are looked for."""
 
-    rows: Mapping[str, Relation]
-    scans: Sequence[Scan]
-    versions: Mapping[str, int]
-    coverage: Mapping[str, Any]
+    rows: Relation
+    detection: Detection | None = None
 
-    @property
-    def rows_read(self) -> int | None:
-        counts = [s.rows_read() for s in self.scans]
-        return None if any(c is None for c in counts) else sum(c or 0 for c in counts)
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What the slice means for the target: a proposal, and what it was made of."""
+
+    fit: Fit
+    proposal: Proposal
+    target: Relation | None
+    system: Mapping[str, Column] = field(default_factory=dict)  # system columns that the table does not have yet
+    question: Question | None = None
+    finding: Finding | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An evaluated batch, ready to be judged and applied."""
+    """An evaluated and judged batch, ready to be applied."""
 
     slice: Slice
     rows: Relation
-    fit: Fit
+    made: Reconciled
     changes: ChangeSet
+    verdict: Verdict | None = None
+    decided: Relation | None = None
+    measured: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Job:
-    """A node with all it needs to be worked on."""
-
-    project: Project
-    node: NodeConfig
-    clock: Clock
-    planned: Mapping[str, Relation] = field(default_factory=dict)  # a plan's tables as they would be
-
-    @property
-    def target(self) -> Table:
-        return table_of(self.project, self.node.write.connection, self.node.write.table)
-
-    @property
-    def inputs(self) -> list[Input]:
-        return inputs(self.node)
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.node.model_dump_json().encode()).hexdigest()[:16]
-
-
-# --- read --------------------------------------------------------------------------------------------------
-
-
-def pinned(job: Job, engine: Engine) -> dict[str, tuple[str, int]] | None:
-    """The id and version of every source, when all of them are lake tables; else None."""
-    found = {}
-    for input_ in job.inputs:
-        if not is_lake(job.project, input_.read):
-            return None
-        state = engine.describe(table_of(job.project, input_.read.connection, input_.read.table or ""))
-        if state is None:
-            return None
-        found[input_.label] = (state.table_id, state.version)
-    return found
-
-
-def repeatable(node: NodeConfig) -> bool:
-    """Does the same input always give the same rows? Not with a function of one's own, or a clock in the SQL."""
-    sql = [node.transformation_sql or ""]
-    for step in node.transform.steps if node.transform else []:
-        if step.operation == "python":
-            return False
-        sql += [
-            v for p in step.params.values() for v in (p.values() if isinstance(p, dict) else [p]) if isinstance(v, str)
-        ]
-    return all(deterministic(text) for text in sql)
-
-
-def read(job: Job, engine: Engine) -> Slice:
-    """Scan every source; lake tables at the version they have now."""
-    rows: dict[str, Relation] = {}
-    scans: list[Scan] = []
-    versions: dict[str, int] = {}
-    sources: dict[str, Any] = {}
-    for input_ in job.inputs:
-        planned = _planned(job, input_)
-        if planned is not None:
-            rows[input_.alias] = planned
-            scans.append(Scan(planned, lambda p=planned: _count(engine, p)))  # type: ignore[misc]
-            continue
-        source, state = source_of(job.project, job.node, input_, engine.describe)
-        scan = engine.scan(source)
-        rows[input_.alias] = scan.relation
-        scans.append(scan)
-        if state is not None:
-            versions[input_.label] = state.version
-            sources[input_.label] = [state.table_id, state.version]
-    return Slice(rows, scans, versions, {"kind": "full", "digest": job.digest, "sources": sources})
-
-
-def _planned(job: Job, input_: Input) -> Relation | None:
-    if not is_lake(job.project, input_.read):
-        return None
-    return job.planned.get(table_of(job.project, input_.read.connection, input_.read.table or "").location)
-
-
-def _count(engine: Engine, rows: Relation) -> int:
-    return int(engine.fetch(select(named(exp.Count(this=exp.Star()), "n")).from_(table(rows.name)))[0][0])
 
 
 # --- transform ---------------------------------------------------------------------------------------------
 
 
-def transform(job: Job, engine: Engine, slice_: Slice) -> Relation:
+def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     """The registered steps, then the SQL, then the metadata columns."""
-    node, sources = job.node, dict(slice_.rows)
+    node, sources, found = job.node, dict(slice_.rows), None
     files = node.write.metadata().source_file and any(i.read.path is not None for i in job.inputs)
     if node.transform and node.transform.steps:
         alias, first = next(iter(sources.items()))
-        context = EngineContext(engine, first, node.name, (SOURCE_FILE,) if files else ())
-        sources = {alias: _steps(node, context).rows}
+        context = _steps(node, EngineContext(engine, first, node.name, (SOURCE_FILE,) if files else ()))
+        sources, found = {alias: context.rows}, context.detection
     if node.transformation_sql is not None:
         where = f"{node.name}: transformation_sql"
         tree = parse(node.transformation_sql, where)
@@ -169,12 +102,10 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Relation:
     else:
         rows = next(iter(sources.values()))
     added = with_metadata(rows, metadata_columns(node, job.inputs, job.clock), file=files)
-    return rows if added is None else engine.query(added)
+    return Transformed(rows if added is None else engine.query(added), found)
 
 
 def _steps(node: NodeConfig, context: EngineContext) -> EngineContext:
-    from dataclasses import replace
-
     for index, config in enumerate(node.transform.steps if node.transform else []):
         step = registry.get(config.operation)
         if step is None:
@@ -187,29 +118,91 @@ def _steps(node: NodeConfig, context: EngineContext) -> EngineContext:
 # --- reconcile ---------------------------------------------------------------------------------------------
 
 
-def reconcile(
-    job: Job, engine: Engine, rows: Relation, state: TableState | None
-) -> tuple[Fit, Proposal, Relation | None]:
+def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state: TableState | None) -> Reconciled:
     """What the slice means for the target, as a proposal; the target as it is now comes along."""
-    _check_columns(job, rows, state)
-    write = job.node.write
-    have = state.schema if state else None
-    shape = fit(rows.schema, have, state.system if state else (), job.target.label)
+    rows = made.rows
+    roles = system_roles(job, state)
+    _check_columns(job, rows, state, roles)
+    shape = fit(rows.schema, state.schema if state else None, state.system if state else (), job.target.label)
     target = target_rows(job, engine, state)
-    parts = state.partition_by if state else tuple(_spelled(rows, write.partition_by))
+    parts = state.partition_by if state else tuple(_spelled(rows, job.node.write.partition_by))
     rows = engine.query(appending.partitionable(rows, parts)) if _texts(rows, parts) else rows
-    match write.mode:
-        case "append":
-            return shape, appending.append(rows, shape, parts, first=target is None), target
-        case "overwrite":
-            return shape, appending.overwrite(Snapshot(rows), shape, parts, first=target is None), target
-    condition = _condition(job, engine, shape.columns)
-    keys = tuple(_spelled(rows, write.keys))
-    hashed = write.row_hash if state is None else bool(state.system)
-    proposal = upserting.upsert(
-        rows, target, shape, keys, condition=condition, hashed=hashed, unique=_unique(job.node), partition_by=parts
+    if not job.node.write.keyed:
+        proposal = _unkeyed(job, slice_, rows, shape, parts, target, roles)
+        return Reconciled(shape, proposal, target, _new_system(proposal.roles, state, {"batch_id": "bigint"}))
+    finding = detection.find(job, engine, slice_, rows, made.detection, state)
+    keeping = Keeping(tuple(_spelled(rows, job.node.write.keys)), roles, job.at, hard=is_hard(job))
+    question = Question(
+        rows,
+        target,
+        shape,
+        keeping,
+        finding.absence if finding else None,
+        _condition(job, engine, shape.columns),
+        unique=_unique(job.node),
+        stored=state.roles if state else {},
     )
-    return shape, proposal, target
+    proposal = keyed.proposal(question, parts)
+    if job.node.change_log == "all":  # every change is recorded, so every change must be known before the commit
+        proposal = replace(proposal, lazy=False)
+    types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
+    return Reconciled(shape, proposal, target, _new_system(roles, state, types), question, finding)
+
+
+def _unkeyed(
+    job: Job,
+    slice_: Slice,
+    rows: Relation,
+    shape: Fit,
+    parts: tuple[str, ...],
+    target: Relation | None,
+    roles: Mapping[str, str],
+) -> Proposal:
+    if job.node.write.mode == "overwrite":
+        return appending.overwrite(Snapshot(rows), shape, parts, first=target is None)
+    stamp = appending.Stamp(roles["batch_id"], job.batch) if "batch_id" in roles else None
+    reread = None
+    if target is not None and (slice_.marked or "marks" in slice_.coverage):
+        lows = {n: low for n, (low, _) in slice_.window.items() if low is not None}
+        reread = appending.Reread(target, lows, slice_.marked, tuple(_spelled(rows, job.node.write.keys)))
+    return appending.append(rows, shape, appending.Appending(parts, target is None, stamp, reread))
+
+
+def is_hard(job: Job) -> bool:
+    """Are deletes really removed?"""
+    if job.node.write.delete_strategy is not None:
+        return job.node.write.delete_strategy == "hard"
+    return job.detection is not None and job.detection.soft_delete_col is None
+
+
+def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
+    """The system columns that the target has after this batch, by role."""
+    write, config = job.node.write, job.detection
+    if write.mode == "overwrite":
+        return {}
+    if write.mode == "append":
+        return {"batch_id": "_batch_id"} if feeds_snapshots(job.project, job.node) else {}
+    names = write.system_columns.names()
+    if config and config.soft_delete_col and "soft_delete_col" in config.model_fields_set:
+        names["deleted"] = config.soft_delete_col
+    stored = state.roles if state else {}
+    wanted = ["row_hash"] if (write.row_hash if state is None else "row_hash" in stored) else []
+    if write.mode == "scd2":
+        wanted += ["valid_from", "valid_to", "is_current", "deleted", "last_seen"]
+    elif (config and not is_hard(job)) or write.delete_strategy == "soft" or "deleted" in stored:
+        wanted += ["deleted", "last_seen"]
+    for role in wanted:
+        if role in stored and stored[role].casefold() != names[role].casefold() and role != "row_hash":
+            raise TableError(
+                f"{job.target.label} keeps `{role}` in column `{stored[role]}`, not in `{names[role]}`",
+                hint="a table keeps its system columns: set the name back, or write another table",
+            )
+    return {role: stored.get(role, names[role]) for role in wanted}
+
+
+def _new_system(roles: Mapping[str, str], state: TableState | None, types: Mapping[str, str]) -> dict[str, Column]:
+    have = state.roles if state else roles
+    return {role: Column(name, types[role]) for role, name in roles.items() if role not in have}
 
 
 def _condition(job: Job, engine: Engine, columns: Schema) -> exp.Expr | None:
@@ -227,13 +220,30 @@ def _texts(rows: Relation, parts: Sequence[str]) -> bool:
     return any((c := rows.schema.get(p)) and family(c.type) == "text" for p in parts)
 
 
-def _check_columns(job: Job, rows: Relation, state: TableState | None) -> None:
+def _check_columns(job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]) -> None:
     for key in ("keys", "partition_by"):
         for name in getattr(job.node.write, key):
             if name not in rows.schema:
                 raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
     if not rows.schema.columns:
         raise TransformError(f"{job.node.name}: there are no columns to write")
+    for name in roles.values():
+        if name in rows.schema:
+            raise TableError(
+                f"{job.node.name}: the rows bring a column `{name}`, which strandline keeps for itself in this table",
+                hint="rename it with a rename step, or give ours another name with system_columns:",
+            )
+    if state and job.node.write.mode == "scd2" and "valid_from" not in state.roles:
+        raise TableError(
+            f"{job.target.label} keeps no versions: it was not written with mode: scd2",
+            hint="write another table, or set the mode back",
+        )
+    if state and job.node.write.mode == "upsert" and "valid_from" in state.roles:
+        raise TableError(f"{job.target.label} keeps versions: it was written with mode: scd2", hint="set the mode back")
+    _check_partitions(job, rows, state)
+
+
+def _check_partitions(job: Job, rows: Relation, state: TableState | None) -> None:
     wanted = [p.casefold() for p in job.node.write.partition_by]
     if state is None and {c.fold for c in rows.schema} <= set(wanted):
         raise TransformError(
@@ -250,8 +260,6 @@ def _check_columns(job: Job, rows: Relation, state: TableState | None) -> None:
 
 def target_rows(job: Job, engine: Engine, state: TableState | None) -> Relation | None:
     """The target as it is now."""
-    from strandline.engine.base import LakeSource
-
     if state is None:
         return None
     return engine.scan(LakeSource(job.target, state.version)).relation
@@ -263,34 +271,95 @@ def _spelled(rows: Relation, names: Sequence[str]) -> list[str]:
 
 
 def _unique(node: NodeConfig) -> bool:
-    """Has the last step left one row per key? Then nobody needs to count them."""
-    steps = node.transform.steps if node.transform else []
+    """Has a step left one row per key, and none after it changed that? Then nobody needs to count them."""
+    steps = [s for s in (node.transform.steps if node.transform else []) if s.operation != "detect_deletes"]
     if not steps or node.transformation_sql is not None or steps[-1].operation != "deduplicate":
         return False
     return {str(k).casefold() for k in steps[-1].params["keys"]} <= {k.casefold() for k in node.write.keys}
 
 
-def evaluate(engine: Engine, rows: Relation, proposal: Proposal, target: Relation | None) -> ChangeSet:
-    """Evaluate a proposal once; a lazy one is left to the commit."""
+# --- evaluate and judge ------------------------------------------------------------------------------------
+
+
+def evaluate(job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Reconciled) -> Outcome:
+    """Evaluate a proposal once and judge what it would delete; a lazy one is left to the commit."""
     try:
-        if proposal.lazy:
-            # the filter makes the commit look at every verb: a column that nobody reads raises nothing
-            named_rows = engine.query(rows_of(engine.query(proposal.rows)).where(proposal.keep))
-            return evaluated(proposal, named_rows, None)
-        ranges = range_measures(proposal)
-        staged = engine.stage(proposal.rows, {**measures(), **ranges}, proposal.keep)
-        counts = Counts(**{name: staged.measures[name] for name in measures()})
-        if proposal.removals is Removals.EVERYTHING and target is not None:
-            come, go = engine.fetch(appending.difference(staged.relation, target, proposal.columns))[0]
-            counts = Counts(inserted=int(come), deleted=int(go), unchanged=counts.inserted - int(come))
-        return evaluated(proposal, staged.relation, counts, key_ranges(staged.measures))
+        if made.question is None:
+            return Outcome(slice_, rows, made, _evaluate_unkeyed(engine, made))
+        return _evaluate_keyed(job, engine, Outcome(slice_, rows, made, _lazy(engine, made)))
     except DuplicateKeys:
-        raise duplicate_keys(engine, rows, proposal.keys) from None
+        raise duplicate_keys(engine, rows, job.node.write.keys) from None
+
+
+def _lazy(engine: Engine, made: Reconciled) -> ChangeSet:
+    """The change set of a first load; asked for its verbs only when it is committed."""
+    assert made.question is not None
+    decided = engine.query(made.proposal.rows)
+    return evaluated(made.proposal, engine.query(keyed.additions(decided, made.question, applied=True)), None)
+
+
+def _evaluate_unkeyed(engine: Engine, made: Reconciled) -> ChangeSet:
+    proposal = made.proposal
+    if proposal.lazy:
+        # the filter makes the commit look at every verb: a column that nobody reads raises nothing
+        return evaluated(proposal, engine.query(rows_of(engine.query(proposal.rows)).where(proposal.keep)), None)
+    staged = engine.stage(proposal.rows, measures(), proposal.keep)
+    counts = Counts(**staged.measures)
+    if proposal.removals is Removals.EVERYTHING and made.target is not None:
+        come, go = engine.fetch(appending.difference(staged.relation, made.target, proposal.columns))[0]
+        counts = Counts(inserted=int(come), deleted=int(go), unchanged=counts.inserted - int(come))
+    return evaluated(proposal, staged.relation, counts)
+
+
+def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
+    made, q = outcome.made, outcome.made.question
+    assert q is not None
+    warnings = list(made.finding.warnings) if made.finding else []
+    if made.proposal.lazy:
+        return replace(outcome, warnings=tuple(warnings))
+    wanted = {**keyed.decision_measures(), **range_measures(made.proposal)}
+    staged = engine.stage(made.proposal.rows, wanted, keyed.keep())
+    verdict = _judge(job, engine, made, staged.measures)
+    applied = verdict is None or verdict.applied
+    if verdict and verdict.warning:
+        warnings.append(verdict.warning)
+        log.warning("%s: %s", job.node.name, verdict.warning)
+    if staged.measures["null_keys"]:
+        warnings.append(f"{staged.measures['null_keys']} rows have a NULL in their key and are never found deleted")
+    counts = keyed.counts_of(staged.measures, q.keeping, applied=applied)
+    if verdict and verdict.kind == "hold":
+        counts = replace(counts, held=counts.held + verdict.found)
+    additions = engine.query(keyed.additions(staged.relation, q, applied=applied))
+    if q.keeping.hard and q.keeping.history and counts.deleted:
+        whole = rows_of(additions).where(exp.NEQ(this=col(ACTION), expression=lit("delete")))
+        gone = keyed.all_versions(additions, q)
+        additions = engine.query(exp.union(whole, gone, distinct=False))
+    changes = evaluated(made.proposal, additions, counts, key_ranges(staged.measures))
+    return replace(
+        outcome,
+        changes=changes,
+        verdict=verdict,
+        decided=staged.relation,
+        measured=staged.measures,
+        warnings=tuple(warnings),
+    )
+
+
+def _judge(job: Job, engine: Engine, made: Reconciled, measured: Mapping[str, Any]) -> Verdict | None:
+    finding = made.finding
+    if finding is None:
+        return None
+    found = measured["deleted"] - measured["approved"]
+    if not found and measured["buried"] and finding.empty():  # nothing to delete yet, but nothing to bury by it either
+        return Verdict("skip", 0, measured["alive"])
+    return judge(finding.config, found, measured["alive"], finding.empty, job.target.label)
 
 
 def duplicate_keys(engine: Engine, rows: Relation, keys: Sequence[str]) -> DuplicateKeys | ReadError:
     """The error for keys that occur twice, with the first few of them."""
-    found = engine.fetch(upserting.duplicates(rows, _spelled(rows, keys), 5))
+    found = engine.fetch(duplicates(rows, _spelled(rows, keys), 5))
     if not found:
         return ReadError("keys occurred more than once, and then no more: the source changed while it was read")
-    return DuplicateKeys(keys, int(found[0][-1]), [f[:-1] for f in found])
+    return DuplicateKeys(_spelled(rows, keys), int(found[0][-1]), [f[:-1] for f in found])
+
+

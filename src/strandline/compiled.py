@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from strandline import batch
-from strandline.batch import Job
+from strandline import batch, slices
 from strandline.engine.base import Engine, Scan, Source, Staged
+from strandline.job import Job
 from strandline.sql.expr import ident
 from strandline.sql.portable import DIALECTS
 from strandline.strategy.changes import ChangeSet
@@ -48,7 +48,7 @@ class Recorder:
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         return self.engine.describe(table, app_id)
 
-    def alter(self, table: Table, add: Sequence[Column]) -> None:
+    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         raise NotImplementedError("compiling writes nothing")
 
     def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
@@ -58,8 +58,9 @@ class Recorder:
 def compile_node(job: Job, engine: Engine) -> str:
     """The query whose rows a run would stage: the change set of this node."""
     recorder = Recorder(engine)
-    rows = batch.transform(job, recorder, batch.read(job, recorder))
-    _, proposal, _ = batch.reconcile(job, recorder, rows, recorder.describe(job.target))
+    slice_ = slices.read(job, recorder)
+    transformed = batch.transform(job, recorder, slice_)
+    proposal = batch.reconcile(job, recorder, slice_, transformed, recorder.describe(job.target)).proposal
     parts = [(recorder.names[name], _renamed(tree, recorder.names)) for name, tree in recorder.parts]
     final = _renamed(proposal.rows, recorder.names)
     for name, tree in parts:

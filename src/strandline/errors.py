@@ -10,6 +10,8 @@ StrandlineError
 │   │   ├── CastError     a value does not fit the type asked for
 │   │   └── UnknownColumn a column that is not there, with the nearest names
 │   ├── DuplicateKeys     a slice holds a key more than once
+│   ├── DeleteThresholdExceeded  more deletes were found than tolerated
+│   │   └── EmptySource   … because the source came back empty
 │   ├── TableError        the target cannot be written as asked
 │   └── CommitConflict    somebody else committed meanwhile (worth a retry)
 ├── Fenced                another runner holds the batch                exit code 4
@@ -168,6 +170,26 @@ class DuplicateKeys(NodeError):
             f"for example {shown}",
             hint=f"add a `deduplicate` step with keys: [{', '.join(keys)}] and an order_by that says which row wins",
         )
+
+
+class DeleteThresholdExceeded(NodeError):
+    """More deletes were found than the configuration tolerates; nothing was written."""
+
+    code = "delete_threshold"
+
+    def __init__(self, reason: str, *, percent: float, found: int, alive: int) -> None:
+        self.percent, self.found, self.alive = percent, found, alive
+        super().__init__(
+            reason,
+            hint="look at the source; if the deletes are right, raise max_delete_percent or max_delete_count, "
+            "or use on_threshold_breach: hold and approve them",
+        )
+
+
+class EmptySource(DeleteThresholdExceeded):
+    """The source came back empty."""
+
+    code = "empty_source"
 
 
 class TableError(NodeError):

@@ -10,19 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.batch import Job
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, redact, secret_values
 from strandline.engine import connect
 from strandline.engine.base import Platform
 from strandline.errors import NodeError, StrandlineError, UsageError
+from strandline.job import Job, Planned
 from strandline.journal import log, run_log
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult
-from strandline.run import Runner, plan_node
+from strandline.run import Runner
 from strandline.schedule import STOPS, walk
-from strandline.types import Clock, Relation
+from strandline.types import Clock
 
 if TYPE_CHECKING:
     from strandline.engine.control_store import DeltaStore
@@ -102,8 +102,9 @@ class StrandlineProject:
     ) -> PlanResult:
         """What a run would do, node by node, each over its upstream's planned result; nothing is written."""
         watch = observer or Observer()
-        planned: dict[str, Relation] = {}
+        planned: dict[str, Planned] = {}
         clock = Clock(datetime.now(UTC))
+        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
         with self._platform(platform) as platform_, platform_.workspace("plan") as engine:
             watch.engine_ready()
 
@@ -111,7 +112,7 @@ class StrandlineProject:
                 watch.started(name)
                 job = Job(self.config, self._node(name), clock, planned)
                 with self._boundary(name, []) as results:
-                    result, planned[job.target.location] = plan_node(job, engine)
+                    result, planned[job.target.location] = runner.plan(job, engine)
                     results.append(result)
                 return results[0]
 

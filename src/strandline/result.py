@@ -27,6 +27,16 @@ class NodeResult:
 
 
 @dataclass(frozen=True)
+class PlannedNode(NodeResult):
+    """One node of a plan: the same, and what would become of the deletes."""
+
+    verdict: str | None = None
+    delete_percent: float | None = None
+    sample_deletes: list[dict[str, Any]] = field(default_factory=list)
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
 class RunResult:
     """A whole run."""
 

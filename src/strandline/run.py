@@ -14,17 +14,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from strandline import batch as batches
-from strandline.batch import Job, Outcome
+from strandline import slices
+from strandline.batch import Outcome
+from strandline.changelog import change_rows, evidence, sample_deletes
+from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
 from strandline.control import ledger
 from strandline.control.ledger import Batch, ControlRow, Store
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, Fenced, StrandlineError
+from strandline.job import Feed, Job, Planned
 from strandline.journal import step
-from strandline.result import NodeResult
+from strandline.result import NodeResult, PlannedNode
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import Counts, Removals, after, measures
-from strandline.types import Commit, Relation, TableState, Token
+from strandline.types import Commit, TableState, Token
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,10 @@ class Runner:
             records = self.store.control(job.node.name)
         sources = [i.label for i in job.inputs]
         this = ledger.next_batch(records, token, job.target.label, sources, _now())
+        job = self.remembering(job, this)
         if self._nothing_new(job, engine, this, state):
-            return self._record(this, began, Ending(Counts(), 0, None, coverage=this.coverage()))
+            held = Counts(held=int(this.coverage().get("held", 0)))
+            return self._record(this, began, Ending(held, 0, None, coverage=this.coverage()))
         self.store.put(ledger.control_rows(this, "RUNNING", _now()))
         try:
             return self._batch(job, engine, this, state, began)
@@ -71,14 +77,39 @@ class Runner:
             self._fail(job, this, e, began)
             raise
 
+    def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, Planned]:
+        """What a run would do to this node's table, and the table as it would be; nothing is written."""
+        token = Token(job.project.config.project, job.node.name, 0, self.run_id)
+        records = self.store.control(job.node.name)
+        sources = [i.label for i in job.inputs]
+        this = ledger.next_batch(records, token, job.target.label, sources, _now())
+        return plan_node(self.remembering(job, this), engine, engine.describe(job.target))
+
+    def remembering(self, job: Job, this: Batch) -> Job:
+        """The job with what earlier runs left."""
+        memory = this.memory()
+        notebook = self.store.notebook() if memory.get("notes") else None
+        past = replace(job.past, memory=memory, feed=self._feed, notebook=notebook)
+        return replace(job, batch=this.token.batch, past=past)
+
+    def _feed(self, node: str) -> Feed | None:
+        """How a node last fed its table."""
+        rows = self.store.control(node)
+        if not rows:
+            return None
+        covered = next((r.coverage for r in rows if r.coverage), None)
+        return Feed(ledger.finished(rows), json.loads(covered) if covered else {})
+
     def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
         outcome = prepare(job, engine, state)
-        changes, coverage = outcome.changes, dict(outcome.slice.coverage)
+        changes, coverage = outcome.changes, _coverage(job, outcome)
         version = None
+        with step(job.node.name, "note"):
+            self.store.log_changes(change_rows(job, engine, outcome, this.token))
+        if state is not None and (outcome.made.fit.added or outcome.made.system) and _evolves(outcome):
+            with step(job.node.name, "evolve"):
+                engine.alter(job.target, outcome.made.fit.added, outcome.made.system)
         if state is None or changes.counts is None or changes.counts.any:
-            if state is not None and outcome.fit.added:
-                with step(job.node.name, "evolve"):
-                    engine.alter(job.target, outcome.fit.added)
             with step(job.node.name, "apply"):
                 version = self._apply(job, engine, this, outcome, coverage)
         counts = changes.counts or self._committed(engine, job, this)
@@ -106,13 +137,16 @@ class Runner:
 
     def _nothing_new(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> bool:
         """Same sources, same versions, same node, same target: the answer is known without reading a row."""
-        last = this.coverage()
+        last, config = this.coverage(), job.detection
+        rolling = any(i.read.incremental and i.read.incremental.mode == "rolling_window" for i in job.inputs)
+        if rolling or job.past.approved or (config and config.mode is DeleteDetectionMode.SQL_COMPARE):
+            return False
         if job.node.write.mode == "append" or state is None or last.get("digest") != job.digest:
             return False
-        if last.get("target") != state.version or not batches.repeatable(job.node):
+        if last.get("target") != state.version or not slices.repeatable(job.node):
             return False
-        now = batches.pinned(job, engine)
-        return now is not None and {k: list(v) for k, v in now.items()} == last.get("sources")
+        now = slices.pinned(job, engine)
+        return now is not None and now == last.get("sources")
 
     def _recover(
         self, job: Job, records: Sequence[ControlRow], commit: Commit, token: Token, began: float
@@ -130,11 +164,13 @@ class Runner:
         """Write the batch into the history and make it the newest state."""
         result = NodeResult(
             this.token.node,
-            "success" if end.version is not None else "unchanged",
+            "held" if end.counts.held else "success" if end.version is not None else "unchanged",
             end.rows_read,
             end.counts.inserted,
             end.counts.updated,
             end.counts.deleted,
+            end.counts.reopened,
+            end.counts.held,
             version=end.version,
             seconds=round(time.monotonic() - began, 3),
             warnings=list(end.warnings),
@@ -144,7 +180,7 @@ class Runner:
             "SUCCESS",
             _now(),
             rows_read=end.rows_read,
-            rows_written=end.counts.inserted + end.counts.updated + end.counts.deleted,
+            rows_written=end.counts.written,
             versions=end.versions,
             coverage=end.coverage,
         )
@@ -188,44 +224,72 @@ class Runner:
 
 
 def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
-    """Steps 1 to 3: read, transform, reconcile."""
+    """Steps 1 to 4: read, transform, reconcile, judge."""
     name = job.node.name
     with step(name, "read"):
-        slice_ = batches.read(job, engine)
+        slice_ = slices.read(job, engine)
     with step(name, "transform"):
-        rows = batches.transform(job, engine, slice_)
+        transformed = batches.transform(job, engine, slice_)
     with step(name, "reconcile"):
-        shape, proposal, target = batches.reconcile(job, engine, rows, state)
+        made = batches.reconcile(job, engine, slice_, transformed, state)
     with step(name, "evaluate"):
-        changes = batches.evaluate(engine, rows, proposal, target)
-    emptied = changes.removals is Removals.EVERYTHING and changes.counts is not None and changes.counts.deleted
-    warnings = []
-    if emptied and changes.counts and changes.counts.inserted + changes.counts.unchanged == 0:
-        warnings.append(f"the source is empty, so {job.target.label} is overwritten with nothing")
-    return Outcome(slice_, rows, shape, changes, tuple(warnings))
+        outcome = batches.evaluate(job, engine, slice_, transformed.rows, made)
+    counts = outcome.changes.counts
+    emptied = outcome.changes.removals is Removals.EVERYTHING and counts is not None and counts.deleted
+    if emptied and counts and counts.inserted + counts.unchanged == 0:
+        text = f"the source is empty, so {job.target.label} is overwritten with nothing"
+        outcome = replace(outcome, warnings=(*outcome.warnings, text))
+    return outcome
 
 
-def plan_node(job: Job, engine: Engine) -> tuple[NodeResult, Relation]:
+def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
+    """What this batch covers, for the next ones to know."""
+    coverage = dict(outcome.slice.coverage)
+    if job.node.write.keyed:
+        coverage["at"] = job.at.isoformat()
+    m, counts = outcome.measured, outcome.changes.counts
+    if m:
+        new = outcome.verdict.found if outcome.verdict and outcome.verdict.kind == "hold" else 0
+        open_ = m["open"] + m["silenced"] + m["missing"] + new
+        window = job.detection is not None and job.detection.mode is DeleteDetectionMode.WATERMARK_WINDOW
+        coverage["notes"] = open_ or (int(job.past.memory.get("notes", 0)) if window else 0)
+        coverage["held"] = counts.held if counts else 0
+    return coverage
+
+
+def _evolves(outcome: Outcome) -> bool:
+    """A system column that is configured is always there; others come with the rows that bring them."""
+    counts = outcome.changes.counts
+    return bool(outcome.made.system) or counts is None or counts.any
+
+
+def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[PlannedNode, Planned]:
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
-    state = engine.describe(job.target)
     outcome = prepare(job, engine, state)
-    changes = outcome.changes
+    changes, verdict = outcome.changes, outcome.verdict
     if changes.counts is None:
         staged = engine.stage(rows_of(changes.additions), measures(), None)
         changes = replace(changes, additions=staged.relation, counts=Counts(**staged.measures))
     counts = changes.counts or Counts()
-    result = NodeResult(
+    result = PlannedNode(
         job.node.name,
-        "success" if counts.any or state is None else "unchanged",
+        "held" if counts.held else "success" if counts.any or state is None else "unchanged",
         outcome.slice.rows_read,
         counts.inserted,
         counts.updated,
         counts.deleted,
+        counts.reopened,
+        counts.held,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(outcome.warnings),
+        verdict=verdict.kind if verdict else None,
+        delete_percent=round(verdict.percent, 3) if verdict and verdict.percent is not None else None,
+        sample_deletes=sample_deletes(engine, outcome),
+        reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,
     )
-    return result, engine.query(after(changes, batches.target_rows(job, engine, state)))
+    rows = engine.query(after(changes, batches.target_rows(job, engine, state)))
+    return result, Planned(rows, changes.roles, Feed(job.batch, outcome.slice.coverage))
 
 
 def _counted(commit: Commit) -> Counts:

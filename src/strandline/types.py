@@ -5,7 +5,7 @@ Types are written as Spark SQL writes them (`bigint`, `decimal(10,2)`, `timestam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -119,8 +119,12 @@ class TableState:
     schema: Schema
     partition_by: tuple[str, ...] = ()
     table_id: str = ""
-    system: tuple[str, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)  # what strandline keeps there: role → column
     commit: Commit | None = None
+
+    @property
+    def system(self) -> tuple[str, ...]:
+        return tuple(self.roles.values())
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,21 @@ class Snapshot:
     """All rows of the source at one moment: what is absent here is absent there."""
 
     rows: Relation
-    versions: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Window:
+    """All rows of the source whose watermarks lie in a range: what is absent here is absent from that range."""
+
+    rows: Relation
+    bounds: Mapping[str, tuple[Any, Any]]  # column → lowest and highest value, both included
+
+
+@dataclass(frozen=True)
+class LiveKeys:
+    """The keys the source has at this moment, and nothing but the keys."""
+
+    rows: Relation
 
 
 @dataclass(frozen=True)
@@ -136,10 +154,6 @@ class Increment:
     """Some rows of the source; what is absent here may well be there."""
 
     rows: Relation
-    versions: dict[str, int] = field(default_factory=dict)
-
-
-Slice = Snapshot | Increment
 
 
 @dataclass(frozen=True)

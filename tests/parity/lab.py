@@ -15,9 +15,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
-from strandline.batch import Job
-from strandline.control.ledger import ControlRow, RunRow
+from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow
 from strandline.engine.base import Platform
+from strandline.job import Job
 from strandline.result import NodeResult
 from strandline.run import Runner
 from strandline.testing.frames import read_table, write_parquet
@@ -29,13 +29,13 @@ EXAMPLES = {"pandas": 60, "spark": 6}
 
 
 def for_all(
-    engine_name: str, cases: SearchStrategy[Any], share: float = 1.0
+    engine_name: str, cases: SearchStrategy[Any], share: float = 1.0, *, counts: Mapping[str, int] = EXAMPLES
 ) -> Callable[[Callable[[Any], None]], None]:
     """Check a property now: with many examples in process, with few on Spark, where each costs seconds."""
     factor = float(os.environ.get("STRANDLINE_EXAMPLES", "1"))
 
     def check(holds: Callable[[Any], None]) -> None:
-        examples = max(2, round(EXAMPLES[engine_name] * share * factor))
+        examples = max(2, round(counts[engine_name] * share * factor))
         settings(max_examples=examples)(given(cases)(holds))()
 
     return check
@@ -55,6 +55,12 @@ class MemoryStore:
 
     def log(self, row: RunRow) -> None:
         """Nobody asks."""
+
+    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
+        """Nobody asks."""
+
+    def notebook(self) -> Notebook | None:
+        return None
 
     def runs(self, limit: int) -> list[RunRow]:
         return []

@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from strandline.config.advisor import advice
 from strandline.config.messages import mistakes_of
 from strandline.config.model import FilesConnection, LakeConnection, ReadConfig, SqlConnection
-from strandline.config.parts import AnyConnection, NodeParts, Parts
+from strandline.config.parts import KINDS, AnyConnection, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, parse_select, unknown_tables
 from strandline.config.resolve import (
@@ -26,7 +27,6 @@ from strandline.config.urls import literal_password
 from strandline.errors import did_you_mean
 
 _URL = re.compile(r"^[A-Za-z]\w*(\+\w+)?://|^jdbc:\w+:")
-_KINDS = {SqlConnection: "a database", FilesConnection: "a folder of files", LakeConnection: "a lake"}
 
 
 def check(parts: Parts) -> Iterator[Mistake]:
@@ -41,6 +41,7 @@ def check(parts: Parts) -> Iterator[Mistake]:
             yield from _read_mistakes(parts, loc, read)
         yield from _step_mistakes(node)
         yield from _sql_mistakes(node)
+    yield from advice(parts)
 
 
 # --- connections and secrets -----------------------------------------------------------------------------------------
@@ -97,18 +98,9 @@ def _texts(value: Any, loc: Loc) -> Iterator[tuple[Loc, str]]:
         yield from _texts(inner, (*loc, key))
 
 
-def _connection(parts: Parts, loc: Loc, name: str) -> AnyConnection | Mistake | None:
-    """The connection of that name; None when it is told already that it is broken."""
-    if name in parts.connections or not parts.complete:
-        return parts.connections.get(name)
-    known = sorted(parts.connections)
-    hint = did_you_mean(name, known) or f"known connections are {', '.join(known) or 'none'}"
-    return Mistake((*loc, "connection"), f"unknown connection `{name}`", hint)
-
-
 def _control_mistakes(parts: Parts) -> Iterator[Mistake]:
     if parts.control and parts.control.connection:
-        found = _connection(parts, ("control",), parts.control.connection)
+        found = connection_of(parts, ("control", "connection"), parts.control.connection)
         if isinstance(found, Mistake):
             yield found
         elif found and not isinstance(found, LakeConnection):
@@ -120,7 +112,7 @@ def _control_mistakes(parts: Parts) -> Iterator[Mistake]:
 
 
 def _wrong_kind(loc: Loc, name: str, found: AnyConnection, who: str) -> Mistake:
-    return Mistake(loc, f"{who} a lake connection, and `{name}` is {_KINDS[type(found)]}", "name one with type: lake")
+    return Mistake(loc, f"{who} a lake connection, and `{name}` is {KINDS[type(found)]}", "name one with type: lake")
 
 
 # --- nodes and tables ------------------------------------------------------------------------------------------------
@@ -153,7 +145,7 @@ def _table_mistakes(parts: Parts) -> Iterator[Mistake]:
         if not node.write:
             continue
         loc = (*node.loc, "write")
-        found = _connection(parts, loc, node.write.connection)
+        found = connection_of(parts, (*loc, "connection"), node.write.connection)
         if isinstance(found, Mistake):
             yield found
         elif isinstance(found, LakeConnection):
@@ -196,7 +188,7 @@ class _Written:
 
 
 def _read_mistakes(parts: Parts, loc: Loc, read: ReadConfig) -> Iterator[Mistake]:
-    found = _connection(parts, loc, read.connection)
+    found = connection_of(parts, (*loc, "connection"), read.connection)
     if isinstance(found, Mistake):
         yield found
         return
@@ -208,7 +200,7 @@ def _read_mistakes(parts: Parts, loc: Loc, read: ReadConfig) -> Iterator[Mistake
         return  # told by the model already
     if given not in allowed:
         wanted = " or ".join(f"`{key}`" for key in allowed)
-        yield Mistake((*loc, given), f"`{read.connection}` is {_KINDS[type(found)]}: give {wanted}, not `{given}`")
+        yield Mistake((*loc, given), f"`{read.connection}` is {KINDS[type(found)]}: give {wanted}, not `{given}`")
         return
     yield from _fit_mistakes(loc, read, found)
     if not isinstance(found, SqlConnection):

@@ -6,24 +6,14 @@ Rules that need more than one map (connections, other nodes) are in `check`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    StringConstraints,
-    Tag,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import Discriminator, Field, StringConstraints, Tag
 
+from strandline.config.base import Model, Text, repeated, sql_text
+from strandline.config.deletes import SystemColumnsConfig
+from strandline.config.increments import IncrementalConfig, SettingsConfig, WatermarkConfig
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, check_condition, check_type, parse_select
 
@@ -31,10 +21,6 @@ PROJECT_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 NODE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 ALIAS = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
-SALVAGE = "salvage"
-"""As the context of a validation: read what can be read of a map whose mistakes are told already."""
-
-Text = Annotated[str, StringConstraints(min_length=1)]
 FileFormat = Literal["csv", "json", "parquet"]
 _ENDINGS: dict[str, FileFormat] = {
     ".csv": "csv", ".csv.gz": "csv", ".json": "json", ".json.gz": "json", ".jsonl": "json", ".jsonl.gz": "json",
@@ -42,59 +28,13 @@ _ENDINGS: dict[str, FileFormat] = {
 }  # fmt: skip
 
 
-def _sql(check: Callable[[str], object]) -> AfterValidator:
-    """A text that must pass a check of `queries`."""
-
-    def checked(text: str) -> str:
-        try:
-            check(text)
-        except SqlError as mistake:
-            raise _custom(Mistake((), mistake.message, mistake.hint)) from mistake
-        return text
-
-    return AfterValidator(checked)
-
-
-def _custom(mistake: Mistake) -> PydanticCustomError:
-    # The text goes through ctx, because a template would take braces in it for its own.
-    return PydanticCustomError("strandline", "{message}", {"message": mistake.message, "hint": mistake.hint})
-
-
-def repeated(names: list[str]) -> list[tuple[int, str]]:
-    """The names, with their places, that stood in the list before; names compare case-insensitively."""
-    seen: Counter[str] = Counter()
-    again = []
-    for index, name in enumerate(names):
-        if seen[name.casefold()]:
-            again.append((index, name))
-        seen[name.casefold()] += 1
-    return again
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def mistakes(self) -> Iterator[Mistake]:
-        """What is wrong between the keys of this map, each at the key to change."""
-        return iter(())
-
-    @model_validator(mode="after")
-    def _all_mistakes(self, info: ValidationInfo) -> Self:
-        if info.context == SALVAGE:
-            return self
-        if found := list(self.mistakes()):
-            raise ValidationError.from_exception_data(
-                type(self).__name__, [InitErrorDetails(type=_custom(m), loc=m.loc, input=None) for m in found]
-            )
-        return self
-
-
-class SqlConnection(_Model):
+class SqlConnection(Model):
     """A database to read from.
 
     **Business problem:** the rows live in an ERP or a shop database, and its password must not live in a file.
     **Solution:** a SQLAlchemy or JDBC URL; user and password are references, resolved when the connection opens.
-    `jdbc_url` replaces the JDBC URL that Spark would derive, `driver` its JDBC class.
+    `jdbc_url` replaces the JDBC URL that Spark would derive, `driver` its JDBC class. `staging: true` marks a database
+    that may be empty between two loads: what is absent there is not deleted.
 
     ```yaml
     connections:
@@ -108,9 +48,10 @@ class SqlConnection(_Model):
     password: str | None = Field(default=None, repr=False)
     jdbc_url: Text | None = None
     driver: Text | None = None
+    staging: bool = False
 
 
-class FilesConnection(_Model):
+class FilesConnection(Model):
     """A folder of files to read from.
 
     **Business problem:** partners drop CSV, JSON or Parquet files.
@@ -126,7 +67,7 @@ class FilesConnection(_Model):
     path: Text
 
 
-class LakeConnection(_Model):
+class LakeConnection(Model):
     """A folder of lake tables: written by nodes, read by others.
 
     **Business problem:** Bronze, Silver and Gold belong in places of their own.
@@ -146,7 +87,7 @@ class LakeConnection(_Model):
 Connection = Annotated[SqlConnection | FilesConnection | LakeConnection, Field(discriminator="type")]
 
 
-class CsvOptions(_Model):
+class CsvOptions(Model):
     """How a CSV file is written down.
 
     **Business problem:** every sender has another idea of CSV.
@@ -168,15 +109,18 @@ class CsvOptions(_Model):
             yield Mistake(("delimiter",), f"expected one character, found {self.delimiter!r}", 'for a tab write "\\t"')
 
 
-class ReadConfig(_Model):
+class ReadConfig(Model):
     """What a node reads.
 
     **Business problem:** rows come from databases, files and other tables of the lake.
     **Solution:** a connection and exactly one of `table`, `query` and `path`. CSV columns are strings unless
     `schema` gives their types. `partition_column` and `num_partitions` let Spark read a large table in parallel.
+    `incremental` or `watermark` read only what may be new. Of a lake table with a delete flag the living rows are
+    read; `include_deleted: true` reads all.
 
     ```yaml
     read: {connection: erp, table: public.customers}
+    read: {connection: erp, table: orders, incremental: {mode: stateful, column: updated_at, watermark_lag: 2h}}
     read: {connection: files, format: csv, path: "customers/*.csv", schema: {customer_id: bigint}}
     ```
     """
@@ -190,6 +134,14 @@ class ReadConfig(_Model):
     options: CsvOptions | None = None
     partition_column: Text | None = None
     num_partitions: int | None = Field(default=None, ge=1)
+    incremental: IncrementalConfig | None = None
+    watermark: list[WatermarkConfig] = Field(default_factory=list)
+    include_deleted: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Does it read only a part of what is there?"""
+        return self.incremental is not None or bool(self.watermark)
 
     @property
     def file_format(self) -> FileFormat | None:
@@ -210,7 +162,16 @@ class ReadConfig(_Model):
         if len(given) == 1:
             yield from self._format_mistakes(given[0])
             yield from self._partition_mistakes(given[0])
+            yield from self._increment_mistakes(given[0])
         yield from self._schema_mistakes()
+
+    def _increment_mistakes(self, given: str) -> Iterator[Mistake]:
+        if self.incremental and self.watermark:
+            yield Mistake(("watermark",), "`watermark` and `incremental` exclude each other", "keep one of them")
+        if self.incremental and self.incremental.column is None and given != "path" and not self.incremental.lookback:
+            yield Mistake(("incremental", "column"), "`column` is missing", "name the column that grows with changes")
+        for index, name in repeated([w.column_name for w in self.watermark]):
+            yield Mistake(("watermark", index, "column_name"), f"column `{name}` stands twice in `watermark`")
 
     def _format_mistakes(self, given: str) -> Iterator[Mistake]:
         if given == "path" and self.format == "sql":
@@ -258,7 +219,7 @@ class SourceConfig(ReadConfig):
     alias: Annotated[str, StringConstraints(pattern=ALIAS)]
 
 
-class StepConfig(_Model):
+class StepConfig(Model):
     """One registered step and its parameters.
 
     **Business problem:** cleaning is the same few operations again and again.
@@ -274,7 +235,7 @@ class StepConfig(_Model):
     params: dict[str, Any] = Field(default_factory=dict)
 
 
-class TransformConfig(_Model):
+class TransformConfig(Model):
     """The steps of a node, in order; `transformation_sql` comes after them.
 
     **Business problem:** raw rows are not yet the rows to keep.
@@ -290,7 +251,7 @@ class TransformConfig(_Model):
     steps: list[StepConfig]
 
 
-class WriteMetadataConfig(_Model):
+class WriteMetadataConfig(Model):
     """Which metadata columns a write adds.
 
     **Business problem:** months later somebody asks where a Bronze row came from.
@@ -311,12 +272,15 @@ def _flag_or_columns(value: object) -> str:
     return "columns" if isinstance(value, dict | WriteMetadataConfig) else "flag"
 
 
-class WriteConfig(_Model):
+class WriteConfig(Model):
     """Where the rows of a node go, and how.
 
     **Business problem:** the same rows may come again, changed or not, and the table must stay right.
     **Solution:** `append` adds them, `overwrite` replaces the table, `upsert` merges them by `keys`; unchanged rows
-    are not written. `update_condition` says which changes count. `row_hash: false` leaves `_row_hash` out.
+    are not written. `scd2` keeps every version with its time. `update_condition` says which changes count.
+    `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what becomes of deletes that were found: `soft`
+    flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an incremental `append` compares the
+    rows it reads again with the newest row of their key only.
 
     ```yaml
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
@@ -325,14 +289,21 @@ class WriteConfig(_Model):
 
     connection: Text
     table: Text
-    mode: Literal["append", "overwrite", "upsert"]
+    mode: Literal["append", "overwrite", "upsert", "scd2"]
     keys: list[Text] = Field(default_factory=list)
-    update_condition: Annotated[str, _sql(check_condition)] | None = None
+    update_condition: Annotated[str, sql_text(check_condition)] | None = None
     partition_by: list[Text] = Field(default_factory=list)
     add_metadata: Annotated[
         Annotated[bool, Tag("flag")] | Annotated[WriteMetadataConfig, Tag("columns")], Discriminator(_flag_or_columns)
     ] = False
     row_hash: bool = True
+    delete_strategy: Literal["soft", "hard", "ignore"] | None = None
+    system_columns: SystemColumnsConfig = Field(default_factory=SystemColumnsConfig)
+
+    @property
+    def keyed(self) -> bool:
+        """Does it compare rows with the table by their keys?"""
+        return self.mode in ("upsert", "scd2")
 
     def metadata(self) -> WriteMetadataConfig:
         """The metadata columns asked for: `true` is all four, `false` is none."""
@@ -341,25 +312,26 @@ class WriteConfig(_Model):
         return WriteMetadataConfig(**dict.fromkeys(WriteMetadataConfig.model_fields, self.add_metadata))
 
     def mistakes(self) -> Iterator[Mistake]:
-        if self.mode == "upsert" and not self.keys:
-            yield Mistake(("keys",), "mode: upsert needs keys: [...]", "name the columns that identify a row")
-        if self.mode != "upsert":
-            for key in ("keys", "update_condition", "row_hash"):
-                if key in self.model_fields_set:
-                    yield Mistake(
-                        (key,), f"`{key}` does nothing with mode: {self.mode}", "remove it, or use mode: upsert"
-                    )
+        if self.keyed and not self.keys:
+            yield Mistake(("keys",), f"mode: {self.mode} needs keys: [...]", "name the columns that identify a row")
+        idle: tuple[str, ...] = () if self.keyed else ("update_condition", "row_hash", "system_columns")
+        idle += ("update_condition",) if self.mode == "scd2" else ()
+        idle += ("keys",) if self.mode == "overwrite" else ()  # `append` knows them in an incremental read
+        for key in idle:
+            if key in self.model_fields_set:
+                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", "remove it, or use mode: upsert")
         for key in ("keys", "partition_by"):
             for index, name in repeated(getattr(self, key)):
                 yield Mistake((key, index), f"column `{name}` stands twice in `{key}`; case does not matter in names")
 
 
-class NodeConfig(_Model):
+class NodeConfig(Model):
     """One table and how it is made: read, transform, write.
 
     **Business problem:** a lakehouse is many small flows that depend on each other.
     **Solution:** each is a node; who reads what another writes runs after it (`depends_on` adds to that).
-    With `read`, `transformation_sql` calls the rows `source`; with `sources`, by their aliases.
+    With `read`, `transformation_sql` calls the rows `source`; with `sources`, by their aliases. `change_log` says
+    which rows `etl_changes` keeps: `deletes` (with holds and revivals), `all` changes, or `none`.
 
     ```yaml
     nodes:
@@ -376,9 +348,11 @@ class NodeConfig(_Model):
     depends_on: list[Text] = Field(default_factory=list)
     read: ReadConfig | None = None
     sources: list[SourceConfig] = Field(default_factory=list)
+    settings: SettingsConfig = Field(default_factory=SettingsConfig)
     transform: TransformConfig | None = None
-    transformation_sql: Annotated[str, _sql(parse_select)] | None = None
+    transformation_sql: Annotated[str, sql_text(parse_select)] | None = None
     write: WriteConfig
+    change_log: Literal["deletes", "all", "none"] = "deletes"
 
     def reads(self) -> list[tuple[Loc, ReadConfig]]:
         """All it reads, each with its place in the node."""
@@ -396,6 +370,14 @@ class NodeConfig(_Model):
             yield Mistake((), "one of `read` and `sources` is missing")
         for index, alias in repeated([source.alias for source in self.sources]):
             yield Mistake(("sources", index, "alias"), f"alias `{alias}` stands twice; case does not matter in names")
+        for index, source in enumerate(self.sources if len(self.sources) > 1 else ()):
+            for key in ("incremental", "watermark"):
+                if getattr(source, key):
+                    message = f"`{key}` reads one source, and this node has {len(self.sources)}"
+                    yield Mistake(("sources", index, key), message, "read it incrementally in a node of its own")
+        if self.write.mode == "append" and self.write.keys and not any(read.limited for _, read in self.reads()):
+            message = "`keys` does nothing with mode: append and a full read"
+            yield Mistake(("write", "keys"), message, "remove it, or use mode: upsert")
         if len(self.sources) > 1 and not self.transformation_sql:
             yield Mistake(("sources",), "several sources need a `transformation_sql` that joins them")
         if len(self.sources) > 1 and self.transform and self.transform.steps:
@@ -406,7 +388,7 @@ class NodeConfig(_Model):
             )
 
 
-class SparkConfig(_Model):
+class SparkConfig(Model):
     """The Spark session that strandline starts; an active session is reused.
 
     **Business problem:** a laptop, a CI job and a cluster need other settings.
@@ -425,7 +407,7 @@ class SparkConfig(_Model):
     packages: list[Text] = Field(default_factory=list)
 
 
-class ControlConfig(_Model):
+class ControlConfig(Model):
     """Where strandline keeps its own records.
 
     **Business problem:** a killed run must be recognised and finished by the next one.
@@ -440,7 +422,7 @@ class ControlConfig(_Model):
     schema_: Text = Field(default="_strandline", alias="schema")
 
 
-class ProjectConfig(_Model):
+class ProjectConfig(Model):
     """A project: its connections and its nodes.
 
     **Business problem:** pipelines should be read and reviewed like any other source.

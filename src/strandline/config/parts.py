@@ -8,12 +8,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from strandline.config.base import SALVAGE
+from strandline.config.increments import SettingsConfig
 from strandline.config.model import (
-    SALVAGE,
     Connection,
     ControlConfig,
     FilesConnection,
     LakeConnection,
+    NodeConfig,
     ProjectConfig,
     ReadConfig,
     SourceConfig,
@@ -21,9 +23,11 @@ from strandline.config.model import (
     StepConfig,
     WriteConfig,
 )
-from strandline.config.positions import Loc
+from strandline.config.positions import Loc, Mistake
+from strandline.errors import did_you_mean
 
 AnyConnection = SqlConnection | FilesConnection | LakeConnection
+KINDS = {SqlConnection: "a database", FilesConnection: "a folder of files", LakeConnection: "a lake"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,9 @@ class NodeParts:
     sql: str | None = None
     aliases: list[str] = field(default_factory=list)
     write: WriteConfig | None = None
+    settings: SettingsConfig = field(default_factory=SettingsConfig)
+    whole: bool = True
+    """False when something of its reads, steps, settings or write could not be read."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,15 @@ class Parts:
     nodes: list[NodeParts]
     complete: bool = True
     """False when a file could not be read: then a name that is not there may well be in that file."""
+
+
+def connection_of(parts: Parts, loc: Loc, name: str) -> AnyConnection | Mistake | None:
+    """The connection that `loc` names; None when it is told already that it is broken."""
+    if name in parts.connections or not parts.complete:
+        return parts.connections.get(name)
+    known = sorted(parts.connections)
+    hint = did_you_mean(name, known) or f"known connections are {', '.join(known) or 'none'}"
+    return Mistake(loc, f"unknown connection `{name}`", hint)
 
 
 def parts_of(config: ProjectConfig, raw: dict[str, Any], root: Path, *, complete: bool) -> Parts:
@@ -69,6 +85,7 @@ def parts_of(config: ProjectConfig, raw: dict[str, Any], root: Path, *, complete
                 node.transformation_sql,
                 node.aliases(),
                 node.write,
+                node.settings,
             )
         )
     return Parts(root, raw, dict(config.connections), config.control, nodes, complete)
@@ -99,7 +116,22 @@ def _salvaged_node(loc: Loc, node: dict[str, Any]) -> NodeParts:
         _read(str, node.get("transformation_sql")) if len(known) == len(aliases) else None,
         known,
         _read(WriteConfig, node.get("write")),
+        _read(SettingsConfig, node.get("settings")) or SettingsConfig(),
+        _whole(node),
     )
+
+
+def _whole(node: dict[str, Any]) -> bool:
+    """Is everything right that says what is read, and how it is written?"""
+    for key in ("read", "sources", "settings", "transform", "write"):
+        if key not in node:
+            continue
+        try:
+            kind: Any = NodeConfig.model_fields[key].annotation
+            TypeAdapter(kind).validate_python(node[key])
+        except ValidationError:
+            return False
+    return "write" in node
 
 
 def _read(kind: Any, value: Any) -> Any:

@@ -87,6 +87,32 @@ def unknown_tables(sql: str, aliases: Iterable[str]) -> Iterator[SqlError]:
 def check_condition(sql: str) -> None:
     """Refuse an update_condition that is no condition over `source.` and `target.` columns."""
     from sqlglot import exp
+
+    tree = _condition(sql, "a condition compares two rows")
+    for column in tree.find_all(exp.Column):
+        first = column.parts[0].name
+        if len(column.parts) == 1 or first.casefold() not in ("source", "target"):
+            raise SqlError(
+                f"`{column.sql('spark')}` is neither a source. nor a target. column",
+                f"write source.{column.name} for the new row, target.{column.name} for the stored one",
+            )
+
+
+def check_filter(sql: str) -> None:
+    """Refuse a target_filter that is no condition over the table's own columns, bare or as `target.` columns."""
+    from sqlglot import exp
+
+    tree = _condition(sql, "a filter looks at one row of the table")
+    if isinstance(tree, exp.Literal | exp.Command):
+        raise SqlError(f"expected a condition, found `{sql.strip()}`", "for example region = 'EMEA'")
+    for column in tree.find_all(exp.Column):
+        if column.parts[0].name.casefold() == "source" and len(column.parts) > 1:
+            hint = f"write {column.name}, the column of the table"
+            raise SqlError(f"`{column.sql('spark')}` is a column of the new rows, and a deleted row has none", hint)
+
+
+def _condition(sql: str, what: str) -> exp.Expr:
+    from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
     try:
@@ -96,14 +122,8 @@ def check_condition(sql: str) -> None:
     except RecursionError as error:
         raise SqlError("this condition is nested too deeply") from error
     if refused := tree.find(exp.Query, exp.AggFunc, exp.Window, exp.Star):
-        raise SqlError(f"a condition compares two rows; `{refused.sql('spark')}` looks at others")
-    for column in tree.find_all(exp.Column):
-        first = column.parts[0].name
-        if len(column.parts) == 1 or first.casefold() not in ("source", "target"):
-            raise SqlError(
-                f"`{column.sql('spark')}` is neither a source. nor a target. column",
-                f"write source.{column.name} for the new row, target.{column.name} for the stored one",
-            )
+        raise SqlError(f"{what}; `{refused.sql('spark')}` looks at others")
+    return tree
 
 
 def check_type(text: str, *, nested: bool) -> None:

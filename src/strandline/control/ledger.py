@@ -11,7 +11,19 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from strandline.types import Commit, Token
+from strandline.types import Commit, Table, Token
+
+
+RECORDED = ("success", "held", "unchanged")
+"""The endings of a batch that count: what it noted of single rows is true."""
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """The records that hold what was noted of single rows: two lake tables at fixed versions."""
+
+    changes: tuple[Table, int]
+    runs: tuple[Table, int]
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,24 @@ class RunRow:
     error: str | None
 
 
+@dataclass(frozen=True)
+class ChangeRow:
+    """A row of `etl_changes`: what a batch did to one row, or noted of it, and why. It counts once its batch is recorded."""
+
+    run_id: str
+    project: str
+    node: str
+    batch: int
+    target_table: str
+    verb: str
+    mode: str | None
+    reason: str
+    key: str
+    key_hash: str
+    streak: int | None
+    at: datetime
+
+
 class Store(Protocol):
     """Where control rows are kept."""
 
@@ -73,6 +103,12 @@ class Store(Protocol):
 
     def log(self, row: RunRow) -> None:
         """Add a batch to the history."""
+
+    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
+        """Note what a batch is about to do to single rows."""
+
+    def notebook(self) -> Notebook | None:
+        """The tables that hold what was noted of single rows, for an engine to read; None when nothing was."""
 
     def runs(self, limit: int) -> list[RunRow]:
         """The newest batches first."""
@@ -92,11 +128,18 @@ class Batch:
     def batch_id(self) -> str:
         return f"{self.token.node}/{self.token.batch}"
 
+    @property
+    def _row(self) -> ControlRow | None:
+        return self.previous.get(self.sources[0]) if self.sources else None
+
     def coverage(self) -> dict[str, Any]:
-        """What the last finished batch covered."""
-        row = next(iter(self.previous.values()), None)
-        done = row is not None and row.batch_status == "SUCCESS"
-        return dict(json.loads(row.coverage)) if row and done and row.coverage else {}
+        """What the last batch covered, if it finished."""
+        return self.memory() if self._row is not None and self._row.batch_status == "SUCCESS" else {}
+
+    def memory(self) -> dict[str, Any]:
+        """What the last finished batch covered, whatever was tried since."""
+        row = self._row
+        return dict(json.loads(row.coverage)) if row and row.coverage else {}
 
 
 def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:
@@ -134,6 +177,7 @@ def control_rows(
 ) -> list[ControlRow]:
     """The state of every source of a batch; what is not known yet stays as it was."""
     rows = []
+    value, type_ = _watermark(coverage or {})
     for source in batch.sources:
         old = batch.previous.get(source)
         version = (versions or {}).get(source, old.last_processed_version if old else None)
@@ -152,13 +196,22 @@ def control_rows(
                 updated_at=now,
                 node=batch.token.node,
                 load_id=None,
-                watermark_value=old.watermark_value if old else None,
-                watermark_type=old.watermark_type if old else None,
+                watermark_value=value or (old.watermark_value if old else None),
+                watermark_type=type_ or (old.watermark_type if old else None),
                 coverage=json.dumps(coverage, sort_keys=True) if coverage else (old.coverage if old else None),
             )
         )
     return rows
 
 
-def as_values(row: ControlRow | RunRow) -> dict[str, Any]:
+def _watermark(coverage: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The mark of a batch as people look for it: its text and type, of several columns as JSON."""
+    marks = coverage.get("marks", {})
+    if len(marks) == 1:
+        ((value, type_),) = marks.values()
+        return value, type_
+    return (json.dumps(marks, sort_keys=True), "json") if marks else (None, None)
+
+
+def as_values(row: ControlRow | RunRow | ChangeRow) -> dict[str, Any]:
     return asdict(row)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from sqlglot import exp
 
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Table, TableState, Token
+from strandline.types import Column, Relation, Schema, Table, TableState, Token
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class SqlSource:
     num_partitions: int | None = None
     columns: tuple[str, ...] | None = None
     where: tuple[exp.Expr, ...] = ()  # hints: what the engine will filter again
+    hints: Callable[[Schema], list[exp.Expr]] | None = None  # more of them, once the columns are known
 
     @property
     def label(self) -> str:
@@ -57,6 +59,7 @@ class FileSource:
     null_value: str | None = None
     multiline: bool = True
     file_column: str | None = None
+    since: datetime | None = None  # only files modified at or after it
 
     @property
     def label(self) -> str:
@@ -65,11 +68,12 @@ class FileSource:
 
 @dataclass(frozen=True)
 class LakeSource:
-    """Rows of a lake table at one version; `hidden` columns are left out."""
+    """Rows of a lake table at one version: those that fulfil `where`, without the `hidden` columns."""
 
     table: Table
     version: int
     hidden: tuple[str, ...] = ()
+    where: exp.Expr | None = None
 
     @property
     def label(self) -> str:
@@ -118,8 +122,8 @@ class Engine(Protocol):
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         """What the table's log says, and the newest commit under `app_id`; None when there is no table."""
 
-    def alter(self, table: Table, add: Sequence[Column]) -> None:
-        """Add columns; never anything else."""
+    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
+        """Add columns, and system columns by their role (a flag starts as false); never anything else."""
 
     def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
         """Commit a change set atomically under a token; returns the table's new version."""

@@ -14,15 +14,16 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from strandline.control.ledger import ControlRow, RunRow, as_values
+from strandline.control.ledger import RECORDED, ChangeRow, ControlRow, Notebook, RunRow, as_values
 from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict
+from strandline.types import Table
 
 _TRIES = 20
 
 
 class DeltaStore:
-    """`etl_runs` and `etl_control` under one folder."""
+    """`etl_runs`, `etl_control` and `etl_changes` under one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +55,28 @@ class DeltaStore:
         data = _arrow(RunRow, [row])
         self._retried(lambda: write_deltalake(str(self.folder / "etl_runs"), data, mode="append"))
 
-    def runs(self, limit: int) -> list[RunRow]:
+    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
+        if rows:
+            data = _arrow(ChangeRow, rows)
+            self._retried(lambda: write_deltalake(str(self.folder / "etl_changes"), data, mode="append"))
+
+    def notebook(self) -> Notebook | None:
+        found = {}
+        for name in ("etl_changes", "etl_runs"):
+            place = str(self.folder / name)
+            try:
+                found[name] = (Table(name, place), DeltaTable(place).version())
+            except TableNotFoundError:
+                return None
+        return Notebook(found["etl_changes"], found["etl_runs"])
+
+    def changes(self, node: str | None = None) -> list[ChangeRow]:
+        """What recorded batches did to single rows, the oldest first."""
+        recorded = {(r.run_id, r.node, r.batch) for r in self.runs() if r.status in RECORDED}
+        rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
+        return sorted((r for r in rows if (r.run_id, r.node, r.batch) in recorded), key=lambda r: (r.at, r.batch))
+
+    def runs(self, limit: int | None = None) -> list[RunRow]:
         rows = [RunRow(**r) for r in self._read("etl_runs")]
         return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)[:limit]
 
@@ -87,7 +109,7 @@ def _conflict(error: Exception) -> bool:
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), datetime: pa.timestamp("us", tz="UTC")}
 
 
-def _arrow(kind: type[ControlRow | RunRow], rows: Sequence[ControlRow | RunRow]) -> pa.Table:
+def _arrow(kind: type[ControlRow | RunRow | ChangeRow], rows: Sequence[ControlRow | RunRow | ChangeRow]) -> pa.Table:
     fields = []
     for name, hint in get_type_hints(kind).items():
         plain = next(a for a in getattr(hint, "__args__", (hint,)) if a is not type(None))

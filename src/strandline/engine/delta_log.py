@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
 
 from strandline.errors import TableError
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
-SYSTEM = "strandline.system"  # marks a system column, in the metadata of its field
+SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
+_WRITTEN = {"bigint": "long", "boolean": "boolean", "timestamp": "timestamp", "string": "string"}
 _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
@@ -27,9 +29,10 @@ def describe(table: Table, app_id: str | None = None) -> TableState | None:
         return None
     meta = delta.metadata()
     fields = json.loads(delta.schema().to_json())["fields"]
-    system = tuple(f["name"] for f in fields if f.get("metadata", {}).get(SYSTEM))
+    marked = {f["name"]: f.get("metadata", {}).get(SYSTEM) for f in fields}
+    roles = {str(role): name for name, role in marked.items() if role}
     commit = newest_commit(delta, app_id) if app_id else None
-    return TableState(delta.version(), schema_of(delta), tuple(meta.partition_columns), str(meta.id), system, commit)
+    return TableState(delta.version(), schema_of(delta), tuple(meta.partition_columns), str(meta.id), roles, commit)
 
 
 def schema_of(delta: DeltaTable) -> Schema:
@@ -52,6 +55,12 @@ def open_table(table: Table) -> DeltaTable | None:
         ) from None
     except DeltaError as e:
         raise TableError(f"{table.label}: its Delta log cannot be read: {_first_line(e)}") from e
+
+
+def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
+    """New system columns by their role, marked as such; Spark's ALTER TABLE has no words for the mark."""
+    fields = [Field(c.name, PrimitiveType(_WRITTEN[c.type]), True, {SYSTEM: role}) for role, c in add.items()]
+    DeltaTable(table.location).alter.add_columns(fields)
 
 
 def _never_committed(path: Path) -> bool:

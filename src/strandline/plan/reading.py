@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.config import resolve
+from strandline.config.deletes import DeleteDetectionConfig
 from strandline.config.load import Project
 from strandline.config.model import FilesConnection, LakeConnection, NodeConfig, ReadConfig, SourceConfig, SqlConnection
 from strandline.engine.base import FileSource, LakeSource, Source, SqlEndpoint, SqlSource
@@ -74,9 +75,13 @@ def _lake(
             if writer
             else "check connection and table",
         )
+    return LakeSource(table, state.version, hidden(node, state.system)), state
+
+
+def hidden(node: NodeConfig, system: Iterable[str]) -> tuple[str, ...]:
+    """The system columns that a node does not see: all but those its SQL names."""
     spelled = mentioned(parse(node.transformation_sql, node.name)) if node.transformation_sql else set()
-    hidden = tuple(s for s in state.system if s.casefold() not in spelled)
-    return LakeSource(table, state.version, hidden), state
+    return tuple(s for s in system if s.casefold() not in spelled)
 
 
 def _writes(project: Project, node: NodeConfig, table: Table) -> bool:
@@ -98,20 +103,44 @@ def _files(project: Project, node: NodeConfig, read: ReadConfig, connection: Fil
     )
 
 
-def _sql(project: Project, node: NodeConfig, read: ReadConfig, connection: SqlConnection) -> Source:
-    key = f"connections.{read.connection}"
-    endpoint = SqlEndpoint(
-        read.connection,
+def _endpoint(project: Project, name: str, connection: SqlConnection) -> SqlEndpoint:
+    key = f"connections.{name}"
+    return SqlEndpoint(
+        name,
         resolve.sqlalchemy_url(connection, project.root, key=key),
         lambda: resolve.jdbc(connection, project.root, key=key),
     )
+
+
+def live_source(project: Project, config: DeleteDetectionConfig) -> SqlSource:
+    """The live source of a comparison: its keys and nothing else."""
+    name = config.source_connection or ""
+    connection = project.config.connections[name]
+    if not isinstance(connection, SqlConnection):
+        raise ReadError(f"sql_compare: `{name}` is not a database", hint="name a connection with type: sql")
+    table = None if config.source_query else config.source_table
+    columns = tuple(k.casefold() for k in config.keys)
+    return SqlSource(_endpoint(project, name, connection), table=table, query=config.source_query, columns=columns)
+
+
+def _sql(project: Project, node: NodeConfig, read: ReadConfig, connection: SqlConnection) -> Source:
     alone = len(node.reads()) == 1
     return SqlSource(
-        endpoint,
+        _endpoint(project, read.connection, connection),
         table=read.table,
         query=read.query,
         partition_column=read.partition_column,
         num_partitions=read.num_partitions,
-        columns=columns_needed(node) if alone else None,
+        columns=_columns(node) if alone else None,
         where=tuple(predicates(node)) if alone else (),
     )
+
+
+def _columns(node: NodeConfig) -> tuple[str, ...] | None:
+    """The columns that the node's SQL and its watermarks ask for; None for all."""
+    wanted = columns_needed(node)
+    read = node.reads()[0][1]
+    if wanted is None:
+        return None
+    marks = [w.column_name for w in read.watermark] + [read.incremental.column or "" if read.incremental else ""]
+    return tuple(sorted({*wanted, *(m.casefold() for m in marks if m)}))

@@ -28,18 +28,20 @@ def named(tree: exp.Expr, name: str) -> exp.Alias:
 
 
 def lit(value: Literal) -> exp.Expr:
-    """A Python value as a typed literal; timestamps are UTC instants."""
+    """A Python value as a typed literal; a datetime with a zone is an instant, one without is a timestamp_ntz."""
     match value:
         case None:
             return exp.null()
         case bool():
             return exp.Boolean(this=value)
         case int() | Decimal():
-            return exp.Literal.number(str(value))
+            return exp.Literal.number(f"{value:f}" if isinstance(value, Decimal) else str(value))
         case str():
             return exp.Literal.string(value)
+        case datetime(tzinfo=None):
+            return cast(exp.Literal.string(value.isoformat(" ", "microseconds")), "timestamp_ntz")
         case datetime():
-            text = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00:00")
+            text = value.astimezone(UTC).isoformat(" ", "microseconds")
             return cast(exp.Literal.string(text), "timestamp")
         case date():
             return cast(exp.Literal.string(value.isoformat()), "date")
@@ -75,6 +77,14 @@ def same_keys(keys: Sequence[str], left: str, right: str) -> exp.Expr:
 
 def eq(left: exp.Expr, right: exp.Expr) -> exp.Expr:
     return exp.EQ(this=left, expression=right)
+
+
+def one_of(tree: exp.Expr, values: Iterable[str]) -> exp.Expr:
+    return exp.In(this=tree, expressions=[lit(v) for v in values])
+
+
+def is_null(tree: exp.Expr) -> exp.Expr:
+    return exp.Is(this=tree, expression=exp.null())
 
 
 def negate(tree: exp.Expr) -> exp.Expr:

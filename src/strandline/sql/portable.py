@@ -227,6 +227,11 @@ def family(type_: str) -> str:
     return _FAMILIES.get(base, base)
 
 
+def well_formed(text: str, kind: str) -> bool:
+    """Does a text stand in the grammar of its kind? Any text does where there is none."""
+    return kind not in _GRAMMAR or re.fullmatch(_GRAMMAR[kind], text) is not None
+
+
 def checked_cast(tree: exp.Expr, source: str, target: str, column: str, *, safe: bool = False) -> exp.Expr:
     """A cast that fails with the column and the value in its message, alike on both engines; `safe`: NULL instead."""
     if source == target:

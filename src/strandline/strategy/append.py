@@ -2,26 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 
 from strandline.schema.diff import Fit
-from strandline.sql.expr import case, cast, col, eq, lit, named, select, table
+from strandline.sql.expr import (
+    all_of,
+    any_of,
+    case,
+    cast,
+    col,
+    eq,
+    is_null,
+    lit,
+    named,
+    ordered,
+    over,
+    same,
+    select,
+    table,
+)
 from strandline.sql.portable import family, fault
 from strandline.strategy.changes import ACTION, METADATA, Proposal, Removals
 from strandline.types import Column, Relation, Schema, Snapshot
 
+_COPY = "_strandline_copy"
 
-def append(rows: Relation, fit: Fit, partition_by: tuple[str, ...], *, first: bool) -> Proposal:
-    """All rows are additions."""
-    return Proposal(_additions(rows, fit), fit.columns, partition_by=partition_by, lazy=first)
+
+@dataclass(frozen=True)
+class Reread:
+    """The part of the table that a limited read brings again."""
+
+    target: Relation
+    lows: Mapping[str, Any]
+    marks: Sequence[str] = ()
+    keys: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The batch that appended rows belong to, and the column that says so."""
+
+    column: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Appending:
+    """What an append is told besides its rows."""
+
+    partition_by: tuple[str, ...] = ()
+    first: bool = False
+    stamp: Stamp | None = None
+    reread: Reread | None = None
+
+
+def append(rows: Relation, fit: Fit, how: Appending) -> Proposal:
+    """All rows are additions, but for those of a limited read that the table has already."""
+    tree = _additions(rows, fit, how.stamp) if how.reread is None else _new(rows, fit, how.reread, how.stamp)
+    columns = fit.columns.plus(Column(how.stamp.column, "bigint")) if how.stamp else fit.columns
+    roles = {"batch_id": how.stamp.column} if how.stamp else {}
+    return Proposal(tree, columns, partition_by=how.partition_by, roles=roles, lazy=how.first)
 
 
 def overwrite(slice_: Snapshot, fit: Fit, partition_by: tuple[str, ...], *, first: bool) -> Proposal:
     """All rows of the slice come and all rows of the target go; only a snapshot may replace a table."""
-    rows = _additions(slice_.rows, fit)
+    rows = _additions(slice_.rows, fit, None)
     return Proposal(rows, fit.columns, Removals.EVERYTHING, partition_by=partition_by, lazy=first)
+
+
+# --- what a limited read brings again ----------------------------------------------------------------------
+
+
+def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.Select:
+    """The rows that the table does not have yet, as multisets: two equal rows need two that are there."""
+    compared = [c for c in fit.columns if c.fold not in METADATA and c.name in rows.schema and family(c.type) != "map"]
+    names = [c.name for c in compared]
+    come = select(*_values(rows, fit.columns)).from_(table(rows.name))
+    come = select(*(col(n) for n in fit.columns.names), named(_copy(names), _COPY)).from_(come.subquery("r"))
+    there = select(*_values(reread.target, compared)).from_(_range(reread, fit.columns).subquery("g"))
+    there = select(*map(col, names), named(_copy(names), _COPY)).from_(there.subquery("u"))
+    on = all_of([*(same(col(n, "s"), col(n, "t")) for n in names), eq(col(_COPY, "s"), col(_COPY, "t"))])
+    have = select(lit(1)).from_(there.subquery("t")).where(on)
+    stamped = [named(lit(stamp.batch), stamp.column)] if stamp else []
+    out = select(*(col(n, "s") for n in fit.columns.names), *stamped, named(lit("insert"), ACTION))
+    return out.from_(come.subquery("s")).where(exp.Not(this=exp.Exists(this=have)))
+
+
+def _copy(names: Sequence[str]) -> exp.Expr:
+    """Which of several equal rows this one is."""
+    return over(exp.RowNumber(), names, [ordered(col(names[0]))]) if names else over(exp.RowNumber(), [])
+
+
+def _range(reread: Reread, columns: Schema) -> exp.Select:
+    """The rows of the table that the read may bring again; with keys the newest row of each key only."""
+    target = reread.target
+    every = [col(n) for n in target.schema.names]
+    rows = select(*every).from_(table(target.name))
+    if len(reread.lows) == 1:
+        ((name, low),) = reread.lows.items()
+        if (column := target.schema.get(name)) and family(column.type) == family_of(columns, name):
+            at_least = exp.GTE(this=col(column.name), expression=cast(lit(low), column.type))
+            rows = rows.where(any_of([at_least, is_null(col(column.name))]))
+    if not reread.keys:
+        return rows
+    keys = [c.name for k in reread.keys if (c := target.schema.get(k))]
+    order = [*reread.marks, "_extracted_at", "_batch_id"]
+    newest = [ordered(col(c.name), desc=True) for n in order if (c := target.schema.get(n))]
+    rank = over(exp.RowNumber(), keys, newest or [ordered(col(keys[0]))])
+    ranked = select(*(e.copy() for e in every), named(rank, "_strandline_rank")).from_(rows.subquery("w"))
+    return select(*(e.copy() for e in every)).from_(ranked.subquery("n")).where(eq(col("_strandline_rank"), lit(1)))
+
+
+def family_of(columns: Schema, name: str) -> str:
+    found = columns.get(name)
+    return family(found.type) if found else ""
+
+
+# --- overwriting -------------------------------------------------------------------------------------------
 
 
 def difference(slice_: Relation, target: Relation, columns: Schema) -> exp.Select:
@@ -59,8 +160,9 @@ def _side(relation: Relation, columns: list[Column], weight: int) -> exp.Select:
     return select(*_values(relation, columns), named(lit(weight), "_n")).from_(table(relation.name))
 
 
-def _additions(rows: Relation, fit: Fit) -> exp.Select:
-    return select(*_values(rows, fit.columns), named(lit("insert"), ACTION)).from_(table(rows.name))
+def _additions(rows: Relation, fit: Fit, stamp: Stamp | None) -> exp.Select:
+    stamped = [named(lit(stamp.batch), stamp.column)] if stamp else []
+    return select(*_values(rows, fit.columns), *stamped, named(lit("insert"), ACTION)).from_(table(rows.name))
 
 
 def _values(rows: Relation, columns: Iterable[Column]) -> list[exp.Alias]:

@@ -1,8 +1,11 @@
 """Change sets: what goes and what comes.
 
 A strategy reads a slice and a target and *proposes*: one query whose rows each carry their verb (`_action`), the
-columns to write, and which target rows the additions replace. The run evaluates the proposal once and the engine
-applies it in one commit. Nothing here has an effect.
+columns to write, and which target rows the additions replace. The run evaluates the proposal once, judges it, and the
+engine applies it in one commit. Nothing here has an effect.
+
+Some verbs carry whole rows (insert, update, reopen). Others only touch the system columns of a row that stays as it
+is (delete, close, revive): their other columns are not there, and nobody writes them.
 """
 
 from __future__ import annotations
@@ -14,20 +17,35 @@ from typing import Any
 
 from sqlglot import exp
 
-from strandline.sql.expr import all_of, case, cast, col, count_where, eq, lit, named, rows_of, same_keys, select, table
+from strandline.sql.expr import (
+    all_of,
+    case,
+    cast,
+    col,
+    count_where,
+    lit,
+    named,
+    negate,
+    one_of,
+    rows_of,
+    same_keys,
+    select,
+    table,
+)
 from strandline.sql.portable import family
 from strandline.types import Relation, Schema
 
 ACTION = "_action"
 ROW_HASH = "_row_hash"
 METADATA = ("_extracted_at", "_source_file", "_source_connection", "_source_table", "_batch_id")
+TOUCHING = ("delete", "close", "revive")  # verbs that write system columns only
 
 
 class Removals(Enum):
     """Which target rows go."""
 
     NOTHING = "nothing"
-    REPLACED = "replaced"  # those whose keys an addition with the verb `update` carries
+    REPLACED = "replaced"  # those whose locator an addition carries that is not an insert
     EVERYTHING = "everything"
 
 
@@ -39,10 +57,16 @@ class Counts:
     updated: int = 0
     deleted: int = 0
     unchanged: int = 0
+    reopened: int = 0
+    held: int = 0
 
     @property
     def any(self) -> bool:
-        return bool(self.inserted or self.updated or self.deleted)
+        return bool(self.inserted or self.updated or self.deleted or self.reopened)
+
+    @property
+    def written(self) -> int:
+        return self.inserted + self.updated + self.deleted + self.reopened
 
 
 @dataclass(frozen=True)
@@ -52,9 +76,10 @@ class Proposal:
     rows: exp.Query
     columns: Schema
     removals: Removals = Removals.NOTHING
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # the row locator: the keys, or the keys and the version
     partition_by: tuple[str, ...] = ()
-    system: tuple[str, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    hard: bool = False
     lazy: bool = False  # a first load is evaluated inside its commit: there is a table to make, whatever it holds
 
     @property
@@ -64,31 +89,43 @@ class Proposal:
 
 @dataclass(frozen=True)
 class ChangeSet:
-    """An evaluated change set: additions as full rows, and which target rows they replace."""
+    """An evaluated change set: additions with their verbs, and which target rows they replace."""
 
     additions: Relation
     columns: Schema
     removals: Removals
     keys: tuple[str, ...]
     partition_by: tuple[str, ...]
-    system: tuple[str, ...]
+    roles: Mapping[str, str]
     counts: Counts | None  # None: lazily evaluated, counted by the commit
     ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # where the replaced keys lie
+    hard: bool = False
+
+    @property
+    def system(self) -> tuple[str, ...]:
+        return tuple(self.roles.values())
 
     @property
     def inserts_only(self) -> bool:
-        return self.removals is Removals.NOTHING or (
-            self.removals is Removals.REPLACED and self.counts is not None and not self.counts.updated
-        )
+        if self.removals is Removals.NOTHING:
+            return True
+        c = self.counts
+        return self.removals is Removals.REPLACED and c is not None and not (c.updated or c.deleted or c.reopened)
+
+    @property
+    def touched(self) -> list[str]:
+        """The columns that a touching verb writes: what strandline keeps, but not what finds or sums up the row."""
+        fixed = {"row_hash", "valid_from", "batch_id"}
+        return [name for role, name in self.roles.items() if role not in fixed]
 
 
-_VERBS = {"inserted": "insert", "updated": "update", "deleted": "delete", "unchanged": "unchanged"}
+_VERBS = {"inserted": ("insert",), "updated": ("update",), "deleted": ("delete",), "unchanged": ("unchanged",)}
 _RANGED = ("integer", "date", "text")  # the kinds of keys whose files a table format can tell apart by their range
 
 
 def measures() -> dict[str, exp.Expr]:
     """What is counted while a change set is evaluated."""
-    return {name: count_where(eq(col(ACTION), lit(verb))) for name, verb in _VERBS.items()}
+    return {name: count_where(one_of(col(ACTION), verbs)) for name, verbs in _VERBS.items()}
 
 
 def range_measures(proposal: Proposal) -> dict[str, exp.Expr]:
@@ -97,9 +134,10 @@ def range_measures(proposal: Proposal) -> dict[str, exp.Expr]:
     for key in proposal.keys if proposal.removals is Removals.REPLACED else ():
         column = proposal.columns.get(key)
         if column and family(column.type) in _RANGED:
-            replaced = case((eq(col(ACTION), lit("update")), col(column.name)), default=exp.null())
+            there = one_of(col(ACTION), ("update", "reopen", *TOUCHING))
+            replaced = case((there, col(column.name)), default=exp.null())
             found |= {f"low {key}": exp.Min(this=replaced), f"high {key}": exp.Max(this=replaced.copy())}
-            null = exp.and_(eq(col(ACTION), lit("update")), exp.Is(this=col(column.name), expression=exp.null()))
+            null = exp.and_(there.copy(), exp.Is(this=col(column.name), expression=exp.null()))
             found[f"null {key}"] = count_where(null)
     return found
 
@@ -115,23 +153,42 @@ def key_ranges(measured: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
-    """The table as it will be: target − removals + additions."""
-    shown = changes.columns.without(*changes.system)
-    come = rows_of(changes.additions, shown)
+    """The table as it will be: target − removals + additions, each with its system columns."""
+    whole = negate(one_of(col(ACTION), TOUCHING))
+    come = rows_of(changes.additions, changes.columns).where(whole)
     if target is None or changes.removals is Removals.EVERYTHING:
         return come
     there = target.schema
     stay = select(
-        *(named(cast(col(c.name, "t") if c.name in there else exp.null(), c.type), c.name) for c in shown)
+        *(named(cast(col(c.name, "t") if c.name in there else exp.null(), c.type), c.name) for c in changes.columns)
     ).from_(table(target.name, "t"))
-    if changes.removals is Removals.REPLACED:
-        match = select(lit(1)).from_(table(changes.additions.name, "c")).where(same_keys(changes.keys, "c", "t"))
-        stay = stay.where(exp.Not(this=exp.Exists(this=match)))
-    return exp.union(stay, come, distinct=False)
+    if changes.removals is Removals.NOTHING:
+        return exp.union(stay, come, distinct=False)
+    match = select(lit(1)).from_(table(changes.additions.name, "c")).where(same_keys(changes.keys, "c", "t"))
+    stay = stay.where(exp.Not(this=exp.Exists(this=match)))
+    return exp.union(exp.union(stay, come, distinct=False), _touched_rows(changes, target), distinct=False)
+
+
+def _touched_rows(changes: ChangeSet, target: Relation) -> exp.Select:
+    """The rows that stay but for what strandline keeps of them."""
+    touched = {name.casefold() for name in changes.touched}
+    values = [
+        named(
+            cast(
+                col(c.name, "c") if c.fold in touched else col(c.name, "t") if c.name in target.schema else exp.null(),
+                c.type,
+            ),
+            c.name,
+        )
+        for c in changes.columns
+    ]
+    verbs = tuple(v for v in TOUCHING if not (changes.hard and v == "delete"))
+    on = all_of([same_keys(changes.keys, "c", "t"), one_of(col(ACTION, "c"), verbs)])
+    return select(*values).from_(table(target.name, "t")).join(table(changes.additions.name, "c"), on=on)
 
 
 def match(changes: ChangeSet, stored: str, come: str) -> exp.Expr:
-    """Which stored row an addition replaces: by its keys, and by literal bounds that let whole files be skipped."""
+    """Which stored row an addition replaces: by its locator, and by literal bounds that let whole files be skipped."""
     bounds = [
         exp.Between(this=col(key, stored), low=lit(low), high=lit(high)) for key, (low, high) in changes.ranges.items()
     ]
@@ -147,7 +204,21 @@ def evaluated(
         proposal.removals,
         proposal.keys,
         proposal.partition_by,
-        proposal.system,
+        proposal.roles,
         counts,
         ranges or {},
+        proposal.hard,
     )
+
+
+def is_true(tree: exp.Expr) -> exp.Expr:
+    """A flag that may be NULL, which means no."""
+    return exp.Coalesce(this=tree, expressions=[exp.false()])
+
+
+def living(roles: Mapping[str, str], alias: str | None = None) -> exp.Expr:
+    """The rows of a table that are not deleted, by the flag it carries."""
+    current, deleted = roles.get("is_current"), roles.get("deleted")
+    if current:
+        return is_true(col(current, alias))
+    return negate(is_true(col(deleted, alias))) if deleted else exp.true()

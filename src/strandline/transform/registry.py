@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel
 from sqlglot import exp
 
+from strandline.config.deletes import DeleteDetectionConfig
 from strandline.errors import TransformError, UnknownColumn
 from strandline.sql.portable import parse, refuse_untested
 from strandline.sql.typing import spark_expression
@@ -23,6 +24,14 @@ P = TypeVar("P", bound=BaseModel)
 
 
 @dataclass(frozen=True)
+class Detection:
+    """How deletes are to be found, and the rows as they were at that step."""
+
+    params: DeleteDetectionConfig
+    rows: Relation
+
+
+@dataclass(frozen=True)
 class EngineContext:
     """The rows on their way through the steps, and the engine that can name new ones."""
 
@@ -30,6 +39,7 @@ class EngineContext:
     rows: Relation
     where: str = "transform"
     carried: tuple[str, ...] = ()  # metadata columns that `select` keeps
+    detection: Detection | None = None
 
     def with_rows(self, tree: exp.Query) -> EngineContext:
         return replace(self, rows=self.engine.query(tree))

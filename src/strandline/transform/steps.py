@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from sqlglot import exp
 
+from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.errors import TransformError
 from strandline.sql.dedupe import newest_per_key
 from strandline.sql.expr import col, named, ordered, rows_of, select, table
 from strandline.sql.hash import key_hash, value_hash
 from strandline.sql.portable import checked_cast
 from strandline.sql.typing import spark_types
-from strandline.transform.registry import EngineContext, transform
+from strandline.transform.registry import Detection, EngineContext, transform
 from strandline.transform.sql import run_sql
 
 
@@ -179,6 +181,13 @@ def hash_columns(context: EngineContext, params: ColumnsParams) -> EngineContext
     return context.with_rows(select(*values).from_(table(context.rows.name)))
 
 
+@transform("detect_deletes", category="deletes", param_model=DeleteDetectionConfig)
+def detect_deletes(context: EngineContext, params: DeleteDetectionConfig) -> EngineContext:
+    if params.mode is DeleteDetectionMode.NONE:
+        return context
+    return replace(context, detection=Detection(params, context.rows))
+
+
 class PythonParams(Params):
     """A function of yours, by its dotted path: a frame in, a frame out, for the engine it is written for."""
 
@@ -189,8 +198,6 @@ class PythonParams(Params):
 
 @transform("python", category="code", param_model=PythonParams)
 def python(context: EngineContext, params: PythonParams) -> EngineContext:
-    from dataclasses import replace
-
     module_name, _, name = params.function.replace(":", ".").rpartition(".")
     if (params.engine == "spark") != (context.engine.dialect == "spark"):
         raise TransformError(

@@ -13,7 +13,7 @@ from strandline.engine import delta_log
 from strandline.engine.local.types import to_delta
 from strandline.errors import CommitConflict, Fenced
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ChangeSet, Removals
+from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals
 from strandline.types import Column, Table, Token
 
 if TYPE_CHECKING:
@@ -53,16 +53,17 @@ def _write(
     new = delta is None
     write_deltalake(
         table.location if delta is None else delta,
-        _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes.system),
+        _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes.roles),
         mode="error" if new else "overwrite" if changes.removals is Removals.EVERYTHING else "append",
         partition_by=list(changes.partition_by) or None,
         commit_properties=properties,
     )
 
 
-def _marked(rows: pa.RecordBatchReader, system: Sequence[str]) -> pa.RecordBatchReader:
+def _marked(rows: pa.RecordBatchReader, roles: Mapping[str, str]) -> pa.RecordBatchReader:
     """The rows with their system columns marked as such, for the schema of a new table."""
-    fields = [f.with_metadata({delta_log.SYSTEM: "true"}) if f.name in system else f for f in rows.schema]
+    marks = {name: {delta_log.SYSTEM: role} for role, name in roles.items()}
+    fields = [f.with_metadata(marks[f.name]) if f.name in marks else f for f in rows.schema]
     schema = pa.schema(fields)
     return pa.RecordBatchReader.from_batches(
         schema, (pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows)
@@ -72,21 +73,36 @@ def _marked(rows: pa.RecordBatchReader, system: Sequence[str]) -> pa.RecordBatch
 def _merge(workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties) -> None:
     # in brackets: deltalake reads x IS NOT DISTINCT FROM y AND z as x IS NOT DISTINCT FROM (y AND z)
     on = " AND ".join(f'(s."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}")' for k in changes.keys)
-    values = {f'"{_q(n)}"': f's."{_q(n)}"' for n in changes.columns.names}
+    values = _assignments(changes.columns.names)
     merge = delta.merge(
-        workspace.arrow(rows_of(changes.additions, changes.columns)),
+        workspace.arrow(rows_of(changes.additions)),
         predicate=on,
         source_alias="s",
         target_alias="t",
         commit_properties=properties,
     )
+    if changes.hard:
+        merge = merge.when_matched_delete(predicate=f"s.\"{ACTION}\" = 'delete'")
+    if changes.touched:
+        verbs = ", ".join(f"'{v}'" for v in TOUCHING)
+        merge = merge.when_matched_update(_assignments(changes.touched), predicate=f's."{ACTION}" IN ({verbs})')
     merge.when_matched_update(values).when_not_matched_insert(values).execute()
+
+
+def _assignments(columns: Sequence[str]) -> dict[str, str]:
+    return {f'"{_q(n)}"': f's."{_q(n)}"' for n in columns}
 
 
 def _q(name: str) -> str:
     return name.replace('"', '""')
 
 
-def add_columns(table: Table, add: Sequence[Column]) -> None:
-    """New columns at the end, all of them optional."""
-    DeltaTable(table.location).alter.add_columns([Field(c.name, to_delta(c.type), nullable=True) for c in add])
+def add_columns(table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
+    """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
+    if add:
+        DeltaTable(table.location).alter.add_columns([Field(c.name, to_delta(c.type), nullable=True) for c in add])
+    if system:
+        delta_log.add_system_columns(table, system)
+    if "deleted" in system:
+        flag = f'"{_q(system["deleted"].name)}"'
+        DeltaTable(table.location).update(updates={flag: "false"}, predicate=f"{flag} IS NULL")

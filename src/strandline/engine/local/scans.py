@@ -80,7 +80,8 @@ def _to_arrow(rows: Sequence[sqlalchemy.Row[Any]], schema: pa.Schema) -> pa.Tabl
 def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
     """A Delta table at one version: DuckDB reads its files, where they are files that say all."""
     delta = DeltaTable(source.table.location, version=source.version)
-    columns = delta_log.schema_of(delta).without(*source.hidden)
+    whole = delta_log.schema_of(delta)
+    columns = whole if source.where is not None else whole.without(*source.hidden)
     name = workspace.fresh("lake")
     if _plain_files(delta):
         body = _delta_files(workspace, delta, columns)
@@ -89,7 +90,11 @@ def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
         workspace.run(f'CREATE TEMP TABLE "{name}_rows" AS SELECT * FROM "{name}_stream"')
         body = render(_typed(columns, f"{name}_rows", {c.fold for c in columns}), workspace.dialect)
     workspace.run(f'CREATE TEMP VIEW "{name}" AS {body}')
-    return name
+    if source.where is None:
+        return name
+    shown = select(*(col(c) for c in whole.without(*source.hidden).names)).from_(table(name)).where(source.where)
+    workspace.run(f'CREATE TEMP VIEW "{name}_some" AS {render(shown, workspace.dialect)}')
+    return f"{name}_some"
 
 
 def _plain_files(delta: DeltaTable) -> bool:
@@ -130,7 +135,11 @@ def files(workspace: LocalWorkspace, source: FileSource) -> str:
     """CSV, JSON or Parquet files as one view."""
     reader = {"csv": _csv, "json": _json, "parquet": _parquet}[source.format]
     name = workspace.fresh("files")
-    workspace.run(f'CREATE TEMP VIEW "{name}" AS {reader(workspace, source)}')
+    if file_sources.quiet(source):
+        rows = f"SELECT * FROM ({reader(workspace, file_sources.shape(source))}) WHERE FALSE"
+    else:
+        rows = reader(workspace, source)
+    workspace.run(f'CREATE TEMP VIEW "{name}" AS {rows}')
     return name
 
 

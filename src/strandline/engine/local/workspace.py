@@ -87,8 +87,8 @@ class LocalWorkspace:
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         return delta_log.describe(table, app_id)
 
-    def alter(self, table: Table, add: Sequence[Column]) -> None:
-        delta.add_columns(table, add)
+    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
+        delta.add_columns(table, add, system)
 
     def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
         with translated(table.label, self.files):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from glob import escape
 from pathlib import Path
 
 from strandline.engine.base import FileSource
@@ -21,7 +23,35 @@ class FileGroup:
 
 
 def find(source: FileSource) -> list[Path]:
-    """The files of a source, sorted; none is an error."""
+    """The files of a source, sorted. None is an error; but none since a time is a quiet day, and an empty list."""
+    return [p for p in _matching(source) if source.since is None or _modified(p) >= source.since]
+
+
+def newest(source: FileSource) -> datetime | None:
+    """When the newest of all matching files was modified, in UTC; None when there is no file."""
+    found = _matching(source, required=False)
+    return max((_modified(p) for p in found), default=None)
+
+
+def quiet(source: FileSource) -> bool:
+    """Has nothing come since the time asked for? A file without a byte says nothing either."""
+    bare = source.format != "parquet"  # there it is a file that is broken
+    return source.since is not None and all(bare and not p.stat().st_size for p in find(source))
+
+
+def shape(source: FileSource) -> FileSource:
+    """The newest of all matching files alone: it says which columns an empty slice has."""
+    latest = max(_matching(source), key=lambda p: (p.stat().st_size > 0, _modified(p), str(p)))
+    pattern = escape(str(latest.relative_to(source.root.resolve())))
+    return replace(source, pattern=pattern, since=None)
+
+
+def _modified(path: Path) -> datetime:
+    """To the microsecond, rounded down: a float of seconds would not be exact."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=path.stat().st_mtime_ns // 1000)
+
+
+def _matching(source: FileSource, *, required: bool = True) -> list[Path]:
     root = source.root.resolve()
     if any(c in source.pattern for c in "*?["):
         found = sorted(p for p in root.glob(source.pattern) if p.is_file() and not _hidden(p.relative_to(root)))
@@ -36,6 +66,8 @@ def find(source: FileSource) -> list[Path]:
         if not path.resolve().is_relative_to(root):
             raise ReadError(f"{source.label}: `{path.name}` is a link that leaves its connection's folder")
     if not found or not found[0].exists():
+        if not required:
+            return []
         raise ReadError(
             f"no file matches `{source.pattern}`",
             hint=f"looked in {root}; relative paths start at the folder of strandline.yaml",

@@ -22,7 +22,7 @@ from sqlglot import exp
 from strandline.config.resolve import redact
 from strandline.engine.base import SqlEndpoint, SqlSource
 from strandline.errors import EngineError, ReadError, SourceDown, StrandlineError, UnknownColumn, did_you_mean
-from strandline.plan.pushdown import pushable
+from strandline.plan.pushdown import pushed
 from strandline.sql.expr import case, cast, col, eq, ident, lit, named, select
 
 _GLOT = {
@@ -72,20 +72,35 @@ def plan_read(source: SqlSource, *, partitioned: bool) -> SqlRead:
             bounds = _bounds(connection, origin, part, source.num_partitions, dialect)
             tree = tree.select(named(col(part, "q"), PART), copy=False)
         tree = tree.from_(origin)
-        for predicate in _pushed(source, every):
+        for predicate in _pushed(connection, source, every, dialect):
             tree = tree.where(predicate)
         return SqlRead(tree.sql(dialect=dialect), columns, bounds)
 
 
-def _pushed(source: SqlSource, columns: list[WireColumn]) -> list[exp.Expr]:
+def _pushed(
+    connection: sqlalchemy.Connection, source: SqlSource, columns: list[WireColumn], dialect: str
+) -> list[exp.Expr]:
     """The filters that this database may apply for us, over its own columns."""
-    types = {c.name.casefold(): c.type for c in columns}
-    names = {c.name.casefold(): c.name for c in columns}
+    if not source.where:
+        return []
+    by_name = {c.name.casefold(): c for c in columns}
+    unicode = _sorts_unicode(connection, dialect)
+    types = {n: c.type if unicode or c.type != "string" else "" for n, c in by_name.items()}
 
     def bind(node: exp.Expr) -> exp.Expr:
-        return col(names[node.name.casefold()], "q") if isinstance(node, exp.Column) else node
+        if not isinstance(node, exp.Column):
+            return node
+        found = by_name[node.name.casefold()]
+        # what PostgreSQL casts on the way (rounds, unpads) is compared as it arrives
+        return found.expression.copy() if dialect == "postgres" else col(found.name, "q")
 
-    return [p.copy().transform(bind) for p in source.where if pushable(p, types)]
+    return [p.transform(bind) for where in source.where if (p := pushed(where, types, dialect)) is not None]
+
+
+def _sorts_unicode(connection: sqlalchemy.Connection, dialect: str) -> bool:
+    """Is the order of bytes that of code points? Databases in another encoding than UTF-8 may sort differently."""
+    question = {"postgres": "SHOW server_encoding", "sqlite": "PRAGMA encoding"}.get(dialect)
+    return question is None or str(connection.exec_driver_sql(question).scalar()).upper() in ("UTF8", "UTF-8")
 
 
 @contextmanager

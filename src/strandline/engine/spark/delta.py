@@ -12,9 +12,9 @@ from sqlglot import exp
 
 from strandline.engine import delta_log
 from strandline.errors import TableError
-from strandline.sql.expr import col, data_type, ident, rows_of, table
+from strandline.sql.expr import col, data_type, eq, ident, lit, one_of, rows_of, table
 from strandline.sql.portable import render
-from strandline.strategy.changes import ChangeSet, Removals, match
+from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals, match
 from strandline.types import Column, Table, Token
 
 _TXN = "spark.databricks.delta.write."
@@ -61,7 +61,7 @@ def _token(session: SparkSession, token: Token, text: str) -> Iterator[None]:
 
 def _marked(rows: DataFrame, changes: ChangeSet) -> DataFrame:
     """The rows with their system columns marked as such, for the schema of a new table."""
-    marks = {s: {delta_log.SYSTEM: "true"} for s in changes.system}
+    marks = {name: {delta_log.SYSTEM: role} for role, name in changes.roles.items()}
     return rows.select(
         *(f.col(_tick(c)).alias(c, metadata=marks[c]) if c in marks else f.col(_tick(c)) for c in rows.columns)
     )
@@ -69,12 +69,17 @@ def _marked(rows: DataFrame, changes: ChangeSet) -> DataFrame:
 
 def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
     columns = changes.columns.names
-    update = exp.Update(expressions=[exp.EQ(this=col(n, "t"), expression=col(n, "s")) for n in columns])
     insert = exp.Insert(
         this=exp.Tuple(expressions=[exp.Column(this=ident(n)) for n in columns]),
         expression=exp.Tuple(expressions=[col(n, "s") for n in columns]),
     )
-    whens = [exp.When(matched=True, then=update), exp.When(matched=False, then=insert)]
+    whens = [exp.When(matched=True, then=_update(columns)), exp.When(matched=False, then=insert)]
+    if changes.touched:
+        touching = one_of(col(ACTION, "s"), TOUCHING)
+        whens.insert(0, exp.When(matched=True, condition=touching, then=_update(changes.touched)))
+    if changes.hard:
+        gone = eq(col(ACTION, "s"), lit("delete"))
+        whens.insert(0, exp.When(matched=True, condition=gone, then=exp.Var(this="DELETE")))
     place = exp.Table(this=ident(target.location), db=ident("delta"))
     return exp.Merge(
         this=exp.alias_(place, ident("t"), table=True),
@@ -84,13 +89,23 @@ def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
     )
 
 
-def add_columns(session: SparkSession, target: Table, add: Sequence[Column]) -> None:
-    """New columns at the end, all of them optional."""
+def _update(columns: Sequence[str]) -> exp.Update:
+    return exp.Update(expressions=[exp.EQ(this=col(n, "t"), expression=col(n, "s")) for n in columns])
+
+
+def add_columns(session: SparkSession, target: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
+    """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
     place = f"delta.{_tick(target.location)}"
     if any("timestamp_ntz" in c.type for c in add):
         session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
-    columns = ", ".join(f"{_tick(c.name)} {data_type(c.type).sql(dialect='spark')}" for c in add)
-    session.sql(f"ALTER TABLE {place} ADD COLUMNS ({columns})")
+    if add:
+        columns = ", ".join(f"{_tick(c.name)} {data_type(c.type).sql(dialect='spark')}" for c in add)
+        session.sql(f"ALTER TABLE {place} ADD COLUMNS ({columns})")
+    if system:
+        delta_log.add_system_columns(target, system)
+    if "deleted" in system:
+        flag = _tick(system["deleted"].name)
+        session.sql(f"UPDATE {place} SET {flag} = false WHERE {flag} IS NULL")
 
 
 def _tick(name: str) -> str:

@@ -51,12 +51,17 @@ def sql(session: SparkSession, source: SqlSource) -> Counted:
 def lake(session: SparkSession, source: LakeSource) -> Counted:
     """A Delta table at one version; how many rows it has, its log knows."""
     frame = session.read.format("delta").option("versionAsOf", source.version).load(source.table.location)
+    if source.where is not None:
+        return _counted(frame.where(f.expr(render(source.where, "spark"))).drop(*source.hidden))
     return frame.drop(*source.hidden), lambda: row_count(DeltaTable(source.table.location, version=source.version))
 
 
 def files(session: SparkSession, source: FileSource) -> Counted:
     """CSV, JSON or Parquet files as one frame."""
-    return {"csv": _csv, "json": _json, "parquet": _parquet}[source.format](session, source)
+    reader = {"csv": _csv, "json": _json, "parquet": _parquet}[source.format]
+    if file_sources.quiet(source):
+        return reader(session, file_sources.shape(source))[0].limit(0), lambda: 0
+    return reader(session, source)
 
 
 def _csv(session: SparkSession, source: FileSource) -> Counted:

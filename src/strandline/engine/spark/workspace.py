@@ -84,9 +84,9 @@ class SparkWorkspace:
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         return delta_log.describe(table, app_id)
 
-    def alter(self, table: Table, add: Sequence[Column]) -> None:
+    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         with translated(table.label, self.files):
-            delta.add_columns(self.session, table, add)
+            delta.add_columns(self.session, table, add, system)
 
     def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
         with translated(table.label, self.files):

@@ -1,0 +1,147 @@
+"""How deletes are found and judged, and what the columns are called that keep the books."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from strandline.config.base import Model, Text, refusal, repeated
+from strandline.config.increments import duration
+from strandline.config.positions import Mistake
+from strandline.errors import did_you_mean
+
+
+class DeleteDetectionMode(StrEnum):
+    """How deletes are found."""
+
+    NONE = "none"
+    SNAPSHOT_DIFF = "snapshot_diff"
+    SQL_COMPARE = "sql_compare"
+    WATERMARK_WINDOW = "watermark_window"
+
+
+class DeleteDetectionConfig(Model):
+    """Find the rows that the source no longer has.
+
+    **Business problem:** records are deleted in the source database, but the Silver table still shows them.
+
+    **The solution:** say how absence can be known. `snapshot_diff` compares the newest full extract with the living
+    rows of the table; `sql_compare` asks the live source for its keys; `watermark_window` looks at what a watermark
+    should have read again. Deletes are flagged (`soft_delete_col`) or, with `soft_delete_col: null`, really removed.
+    Before they are applied they are judged: too many (`max_delete_percent`, `max_delete_count`) or a source that
+    came back empty (`on_empty_source`) do not delete a table.
+
+    **Recipe 1: SQL compare (recommended with a high-water mark)**
+    ```yaml
+    - operation: detect_deletes
+      params: {mode: sql_compare, keys: [customer_id], source_connection: erp, source_table: dbo.Customers}
+    ```
+
+    **Recipe 2: snapshot diff (full extracts)**
+    ```yaml
+    - operation: detect_deletes
+      params: {mode: snapshot_diff, keys: [customer_id]}
+    ```
+
+    **Recipe 3: a critical dimension**
+    ```yaml
+    - operation: detect_deletes
+      params:
+        mode: sql_compare
+        keys: [customer_id]
+        source_connection: erp
+        source_table: dbo.Customers
+        max_delete_percent: 5
+        on_threshold_breach: hold   # a person decides: strandline approve RUN, or reject RUN
+        confirm_runs: 2             # gone twice running
+    ```
+    """
+
+    mode: DeleteDetectionMode = DeleteDetectionMode.NONE
+    keys: list[Text] = Field(default_factory=list)
+    soft_delete_col: Text | None = "_is_deleted"
+    source_connection: Text | None = None
+    source_table: Text | None = None
+    source_query: Text | None = None
+    snapshot_column: Text | None = None
+    on_first_run: Literal["skip", "error"] = "skip"
+    max_delete_percent: float | None = Field(default=50.0, ge=0)
+    max_delete_count: int | None = Field(default=None, ge=0)
+    on_threshold_breach: Literal["warn", "error", "skip", "hold"] = "warn"
+    on_empty_source: Literal["hold", "error", "apply"] = "hold"
+    target_filter: Text | None = None
+    confirm_runs: int = Field(default=1, ge=1)
+    max_window_gap: str | int | float | None = None
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _known_mode(cls, mode: Any) -> Any:
+        modes = [str(m) for m in DeleteDetectionMode]
+        if mode is None or isinstance(mode, list | dict) or mode in modes:
+            return mode
+        hint = did_you_mean(str(mode), modes) or f"modes are {', '.join(modes)}"
+        raise refusal(Mistake((), f"Unknown delete detection mode: {mode}", hint))
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if self.mode is DeleteDetectionMode.NONE:
+            return
+        compare, window = DeleteDetectionMode.SQL_COMPARE, DeleteDetectionMode.WATERMARK_WINDOW
+        if not self.keys:
+            yield Mistake(("keys",), f"delete_detection: 'keys' required for mode='{self.mode}'")
+        for index, name in repeated(self.keys):
+            yield Mistake(("keys", index), f"column `{name}` stands twice in `keys`; case does not matter in names")
+        if self.mode is compare and not self.source_connection:
+            yield Mistake(("source_connection",), "delete_detection: 'source_connection' required for sql_compare")
+        if self.mode is compare and not self.source_table and not self.source_query:
+            yield Mistake(("source_table",), "delete_detection: 'source_table' or 'source_query' required")
+        needs = {"source_connection": compare, "source_table": compare, "source_query": compare}
+        needs |= {"snapshot_column": DeleteDetectionMode.SNAPSHOT_DIFF, "max_window_gap": window}
+        for key, mode in needs.items():
+            if getattr(self, key) is not None and self.mode is not mode:
+                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {mode}")
+        if isinstance(self.max_window_gap, str) and duration(self.max_window_gap) is None:
+            message = f"{self.max_window_gap!r} is not a duration"
+            yield Mistake(("max_window_gap",), message, "write it like 12h, 7d or 2w")
+
+
+ROLES = ("deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash")
+_PRESETS = {
+    None: ("_", ("is_deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash")),
+    "dlf": ("dlf_", ("deleted", "lastSeen", "IsCurrent", "ValidFrom", "ValidTo", "SourceHash")),
+    "kimball": ("__", ("is_deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash")),
+}
+
+
+class SystemColumnsConfig(Model):
+    """What the columns are called that strandline keeps for itself.
+
+    **Business problem:** a house has had its own names for "deleted" and "valid to" for years.
+    **Solution:** a `preset`, another `prefix`, or each name by itself.
+
+    ```yaml
+    write: {connection: silver, table: orders, mode: scd2, keys: [order_id], system_columns: {preset: dlf}}
+    ```
+    """
+
+    preset: Literal["dlf", "kimball"] | None = None
+    prefix: str | None = None
+    deleted: Text | None = None
+    last_seen: Text | None = None
+    is_current: Text | None = None
+    valid_from: Text | None = None
+    valid_to: Text | None = None
+    row_hash: Text | None = None
+
+    def names(self) -> dict[str, str]:
+        """The column of each role."""
+        prefix, bases = _PRESETS[self.preset]
+        prefix = prefix if self.prefix is None else self.prefix
+        return {role: getattr(self, role) or prefix + base for role, base in zip(ROLES, bases, strict=True)}
+
+    def mistakes(self) -> Iterator[Mistake]:
+        names = self.names()
+        for index, name in repeated(list(names.values())):
+            yield Mistake((ROLES[index],), f"two system columns would be called `{name}`; give one another name")

@@ -1,0 +1,256 @@
+"""Looking for deletes: which evidence of absence a node has, over which rows it speaks, and what was noted before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sqlglot import exp
+
+from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
+from strandline.config.increments import duration
+from strandline.control.ledger import RECORDED, Notebook
+from strandline.control.watermark import Mark
+from strandline.engine.base import Engine, LakeSource
+from strandline.errors import ReadError, UnknownColumn
+from strandline.job import Job
+from strandline.journal import log
+from strandline.plan.reading import live_source
+from strandline.slices import Slice, count
+from strandline.sql.expr import all_of, cast, col, eq, lit, named, one_of, ordered, over, rows_of, select, table
+from strandline.sql.portable import parse, refuse_untested
+from strandline.sql.typing import spark_expression
+from strandline.strategy.absence import Absence, partition_scope, window_scope
+from strandline.transform.registry import Detection
+from strandline.types import LiveKeys, Relation, Snapshot, TableState, Window
+
+_NOTES = ("hold", "reject", "missing", "seen", "delete")
+
+FIRST_RUN = (
+    "inferDeletesFromMissing is enabled but no previous watermark values available. "
+    "No deletes will be inferred. This is expected on first run."
+)
+NULL_MARKS = "Records with NULL values in watermark columns will NOT be considered for deletion."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Evidence of absence, what it warns of, and whether it is empty as a whole."""
+
+    config: DeleteDetectionConfig
+    absence: Absence
+    empty: Callable[[], bool]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class _Look:
+    """What is known while the evidence is gathered."""
+
+    job: Job
+    engine: Engine
+    config: DeleteDetectionConfig
+    slice_: Slice
+    rows: Relation  # as they are to be written
+    at_step: Relation  # as they were where deletes are looked for
+    state: TableState | None
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        log.warning("%s: %s", self.job.node.name, text)
+        self.warnings.append(text)
+
+
+def find(
+    job: Job, engine: Engine, slice_: Slice, rows: Relation, step: Detection | None, state: TableState | None
+) -> Finding | None:
+    """The evidence that a node has; None when it does not look for deletes."""
+    config = job.detection
+    if config is None:
+        return None
+    look = _Look(job, engine, config, slice_, rows, step.rows if step else _raw(slice_, rows, config), state)
+    match config.mode:
+        case DeleteDetectionMode.SNAPSHOT_DIFF:
+            absence, empty = _snapshot(look)
+        case DeleteDetectionMode.SQL_COMPARE:
+            absence, empty = _live(look)
+        case _:
+            absence, empty = _window(look)
+    return Finding(config, absence, empty, tuple(look.warnings))
+
+
+def _raw(slice_: Slice, rows: Relation, config: DeleteDetectionConfig) -> Relation:
+    """The whole slice as it was read, when it has the keys; else the rows to write."""
+    first = next(iter(slice_.rows.values()))
+    return first if all(k in first.schema for k in config.keys) else rows
+
+
+def _absence(look: _Look, evidence: Snapshot | Window | LiveKeys, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
+    parts = [p for p in (scope, _target_filter(look)) if p is not None]
+    past = look.job.past
+    noted = past.memory.get("notes") and past.notebook is not None
+    return Absence(
+        evidence,
+        seen=None if evidence.rows.name == look.rows.name else evidence.rows,
+        scope=all_of(parts) if parts else None,
+        notes=notes(look.engine, past.notebook, look.job.node.name) if noted and past.notebook else None,
+        confirm=look.config.confirm_runs,
+        fresh=fresh,
+        approved=past.approved,
+    )
+
+
+def _target_filter(look: _Look) -> exp.Expr | None:
+    """The user's condition over the table's own columns."""
+    if look.config.target_filter is None or look.state is None:
+        return None
+    schema, where = look.state.schema, f"{look.job.node.name}: target_filter"
+    tree = parse(look.config.target_filter, where)
+    for node in list(tree.find_all(exp.Column)):
+        found = schema.get(node.name)
+        if found is None:
+            raise UnknownColumn(node.name, schema.names, where=where)
+        node.set("table", None)
+        node.set("this", exp.to_identifier(found.name, quoted=True))
+    if look.engine.dialect == "spark":
+        return tree
+    refuse_untested(tree, where)
+    return spark_expression(tree, {"": schema}, where)
+
+
+# --- by snapshot -------------------------------------------------------------------------------------------
+
+
+def _snapshot(look: _Look) -> tuple[Absence, Callable[[], bool]]:
+    coverage, last = look.slice_.coverage, look.job.past.memory.get("snapshot")
+    if coverage.get("kind") != "full" and not look.config.snapshot_column:
+        raise ReadError(
+            f"{look.job.node.name}: snapshot_diff needs a full snapshot, but its source was read incrementally",
+            hint="use mode: sql_compare, or mode: watermark_window, or read the source in full",
+        )
+    scope = None
+    if last is None:
+        if look.config.on_first_run == "error" and look.state is not None:
+            raise ReadError(
+                f"{look.job.node.name}: snapshot_diff: there is no earlier snapshot to compare with",
+                hint="on_first_run: skip takes this run as the first",
+            )
+        log.info("%s: first snapshot, no deletes are looked for", look.job.node.name)
+        scope = exp.false()
+    elif look.config.snapshot_column and _older(coverage["snapshot"], last):
+        text = f"the newest snapshot {coverage['snapshot'][0]} is older than {last[0]}, which was compared before"
+        look.warn(f"{text}; no deletes are inferred from it")
+        scope = exp.false()
+    rows = look.at_step
+    absence = _absence(look, Snapshot(rows), scope=scope, fresh=coverage.get("snapshot") != last)
+    return absence, lambda: count(look.engine, rows) == 0
+
+
+def _older(now: Sequence[Any], last: Sequence[Any]) -> bool:
+    if now[0] is None or last[0] is None:
+        return False
+    return bool(now[1] == last[1] and Mark.from_json(now).value < Mark.from_json(last).value)
+
+
+# --- by the live source ------------------------------------------------------------------------------------
+
+
+def _live(look: _Look) -> tuple[Absence, Callable[[], bool]]:
+    """The keys that the source has at this moment, read once."""
+    config = look.config
+    source = live_source(look.job.project, config)
+    relation = look.engine.scan(source).relation
+    missing = [k for k in config.keys if k not in relation.schema]
+    if missing:
+        raise UnknownColumn(missing[0], relation.schema.names, where=f"{look.job.node.name}: sql_compare, {source.label}")
+    keys = [named(col(c.name), c.name) for k in config.keys if (c := relation.schema.get(k))]
+    counted = {"n": cast(exp.Count(this=exp.Star()), "bigint")}
+    staged = look.engine.stage(select(*keys).from_(table(relation.name)), counted, None)
+    log.info("%s: the live source has %s keys", look.job.node.name, staged.measures["n"])
+    return _absence(look, LiveKeys(staged.relation), scope=None), lambda: staged.measures["n"] == 0
+
+
+# --- by a window -------------------------------------------------------------------------------------------
+
+
+def _window(look: _Look) -> tuple[Absence, Callable[[], bool]]:
+    slice_ = look.slice_
+    bounds = {n: b for n, b in slice_.window.items() if b[0] is not None and b[1] is not None}
+    evidence = Window(look.at_step, bounds)
+    scope = _window_scope(look, bounds)
+    absence = _absence(look, evidence, scope=exp.false() if scope is None else scope)
+    return absence, lambda: False  # an empty window infers nothing
+
+
+def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr | None:
+    """Which stored rows the window speaks of; None when it says nothing."""
+    node, slice_ = look.job.node.name, look.slice_
+    if any(low is None for low, _ in slice_.window.values()) or not slice_.window:
+        look.warn(FIRST_RUN)
+        return None
+    if len(bounds) < len(slice_.window) or look.state is None:
+        log.info("%s: the read found no rows, so its window says nothing", node)
+        return None
+    for name, (low, high) in bounds.items():
+        log.info("%s: Delete detection window for column '%s': [%s <= %s <= %s]", node, name, low, name, high)
+        if name not in look.state.schema:
+            look.warn(f"Watermark column '{name}' not found in target schema; skipping it for delete detection.")
+        if too_wide := _gap(look, name, high):
+            look.warn(too_wide)
+            return None
+    log.info(
+        "%s: inferDeletesFromMissing is active. Records in the watermark window "
+        "that are missing from the source will be marked as deleted.",
+        node,
+    )
+    log.warning("%s: Note: %s", node, NULL_MARKS)
+    scope = window_scope(bounds, look.state.schema)
+    return scope if scope is None else all_of([scope, *_partitions(look)])
+
+
+def _gap(look: _Look, name: str, high: Any) -> str | None:
+    """A pause that was too long: what was changed and changed again meanwhile may look deleted."""
+    limit, mark = look.config.max_window_gap, look.job.past.marks().get(name)
+    allowed = duration(limit) if isinstance(limit, str) else limit
+    if allowed is None or mark is None:
+        return None
+    distance = high - mark.value
+    if isinstance(distance, timedelta) and not isinstance(allowed, timedelta):
+        allowed = timedelta(days=float(allowed))
+    if distance <= allowed:
+        return None
+    return f"{name} went from {mark.value} to {high}, further than max_window_gap: {limit}; no deletes are inferred"
+
+
+def _partitions(look: _Look) -> list[exp.Expr]:
+    state = look.state
+    columns = [c for p in (state.partition_by if state else ()) if state and (c := state.schema.get(p))]
+    columns = [c for c in columns if c.name in look.rows.schema]
+    if not columns:
+        return []
+    names = [col(look.rows.schema.get(c.name).name) for c in columns]  # type: ignore[union-attr]
+    present = look.engine.fetch(select(*names).distinct().from_(table(look.rows.name)))
+    return [partition_scope(columns, present)]
+
+
+# --- what was noted before ---------------------------------------------------------------------------------
+
+
+def notes(engine: Engine, notebook: Notebook, node: str) -> Relation:
+    """The open notes of a node, one row per key: held, rejected, or missing so many times running."""
+    changes, runs = (engine.scan(LakeSource(t, v)).relation for t, v in (notebook.changes, notebook.runs))
+    counted = select(lit(1)).from_(table(runs.name, "r"))
+    same = (eq(col(n, "r"), col(n, "c")) for n in ("run_id", "node", "batch"))
+    counted = counted.where(all_of([*same, one_of(col("status", "r"), RECORDED)]))
+    names = ("key_hash", "verb", "streak", "run_id")
+    newest = over(exp.RowNumber(), ["key_hash"], [ordered(col("batch"), desc=True)])
+    mine = all_of([eq(col("node", "c"), lit(node)), one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
+    fine = select(*(named(col(n, "c"), n) for n in (*names, "batch"))).from_(table(changes.name, "c")).where(mine)
+    ranked = select(*map(col, names), named(newest, "_n")).from_(fine.subquery("f"))
+    last = select(col("key_hash"), named(col("verb"), "state"), col("streak"), col("run_id")).from_(ranked.subquery("x"))
+    open_ = one_of(col("verb"), ("hold", "reject", "missing"))
+    return engine.query(last.where(all_of([eq(col("_n"), lit(1)), open_])))
+
+

@@ -1,0 +1,124 @@
+"""A node with all it needs to be worked on: its configuration, the instant of the run, and what earlier runs left."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
+from strandline.config.load import Project
+from strandline.config.model import NodeConfig
+from strandline.control.ledger import Notebook
+from strandline.control.watermark import Mark
+from strandline.plan.reading import Input, inputs, table_of
+from strandline.types import Clock, Relation, Table
+
+STEP = "detect_deletes"
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How a lake table was last fed: the number of the batch, and what it covered."""
+
+    batch: int
+    coverage: Mapping[str, Any]
+
+    @property
+    def whole(self) -> bool:
+        return self.coverage.get("kind") == "full"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A table as a plan would leave it, with its system columns by role."""
+
+    rows: Relation
+    roles: Mapping[str, str]
+    feed: Feed
+
+
+@dataclass(frozen=True)
+class Past:
+    """What earlier runs left behind."""
+
+    memory: Mapping[str, Any] = field(default_factory=dict)  # what the last finished batch covered
+    feed: Callable[[str], Feed | None] = lambda _: None  # by a node's name
+    notebook: Notebook | None = None
+    approved: str | None = None  # the run whose held deletes a person has approved
+
+    def marks(self) -> dict[str, Mark]:
+        return {name: Mark.from_json(pair) for name, pair in self.memory.get("marks", {}).items()}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One batch of one node."""
+
+    project: Project
+    node: NodeConfig
+    clock: Clock
+    planned: Mapping[str, Planned] = field(default_factory=dict)  # a plan's tables as they would be
+    batch: int = 1
+    past: Past = field(default_factory=Past)
+
+    @property
+    def target(self) -> Table:
+        return table_of(self.project, self.node.write.connection, self.node.write.table)
+
+    @property
+    def inputs(self) -> list[Input]:
+        return inputs(self.node)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.node.model_dump_json().encode()).hexdigest()[:16]
+
+    @property
+    def at(self) -> datetime:
+        """The instant this batch writes into tables: the run's, but always later than the last batch's."""
+        last = self.past.memory.get("at")
+        if not last:
+            return self.clock.now
+        return max(self.clock.now, datetime.fromisoformat(last) + timedelta(microseconds=1))
+
+    @property
+    def detection(self) -> DeleteDetectionConfig | None:
+        return detection_of(self.node)
+
+    def writer(self, table: Table) -> NodeConfig | None:
+        """The node of this project that writes a table."""
+        nodes = self.project.config.nodes
+        return next((n for n in nodes if table_of(self.project, n.write.connection, n.write.table) == table), None)
+
+
+def detection_of(node: NodeConfig) -> DeleteDetectionConfig | None:
+    """How a node looks for deletes: by its step, or by `settings.delete_missing`; None when it does not."""
+    if node.write.delete_strategy == "ignore":
+        return None
+    for step in node.transform.steps if node.transform else []:
+        if step.operation == STEP:
+            config = DeleteDetectionConfig(**step.params)
+            if config.mode is not DeleteDetectionMode.NONE:
+                return config
+    if node.settings.delete_missing:
+        return DeleteDetectionConfig(mode=DeleteDetectionMode.WATERMARK_WINDOW, keys=node.write.keys)
+    return None
+
+
+def feeds_snapshots(project: Project, node: NodeConfig) -> bool:
+    """Does a node that compares snapshots read what this one appends? Then its rows carry their batch."""
+    if node.write.mode != "append":
+        return False
+    mine = table_of(project, node.write.connection, node.write.table)
+    for other in project.config.nodes:
+        config = detection_of(other)
+        if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF or config.snapshot_column:
+            continue
+        for input_ in inputs(other):
+            lake = project.config.connections[input_.read.connection].type == "lake"
+            if lake and table_of(project, input_.read.connection, input_.read.table or "") == mine:
+                return True
+    return False

@@ -1,0 +1,265 @@
+"""Reading: the rows of every source, limited to what may be new, and what they cover."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from sqlglot import exp
+
+from strandline.config.deletes import DeleteDetectionMode
+from strandline.config.model import NodeConfig
+from strandline.control.watermark import Limits, Mark, advanced, limits
+from strandline.engine.base import Engine, FileSource, LakeSource, Scan, SqlSource
+from strandline.engine.sources.files import newest
+from strandline.errors import ReadError
+from strandline.job import Feed, Job
+from strandline.plan.reading import Input, hidden, is_lake, source_of, table_of
+from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
+from strandline.sql.portable import deterministic
+from strandline.strategy.changes import living
+from strandline.types import Relation, Schema, TableState
+
+FILES = "_modified_at"  # the mark of files that are read by the time they were written
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What was read: rows by alias, what they cover, and how many there were once something counted them."""
+
+    rows: Mapping[str, Relation]
+    scans: Sequence[Scan]
+    versions: Mapping[str, int]
+    coverage: Mapping[str, Any]
+    window: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # the bounds of a limited read
+    marked: tuple[str, ...] = ()  # the watermark columns of a limited read
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def rows_read(self) -> int | None:
+        counts = [s.rows_read() for s in self.scans]
+        return None if any(c is None for c in counts) else sum(c or 0 for c in counts)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One source, read."""
+
+    scan: Scan
+    state: TableState | None = None
+    feed: Feed | None = None
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    window: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    snapshot: Any = None
+    whole: bool = True
+
+
+def pinned(job: Job, engine: Engine) -> dict[str, list[Any]] | None:
+    """The id and version of every source and how it was last fed, when all are lake tables; else None."""
+    found = {}
+    for input_ in job.inputs:
+        if not is_lake(job.project, input_.read):
+            return None
+        lake = table_of(job.project, input_.read.connection, input_.read.table or "")
+        state = engine.describe(lake)
+        if state is None:
+            return None
+        found[input_.label] = _pin(job, state, _feed(job, input_))
+    return found
+
+
+def _pin(job: Job, state: TableState, feed: Feed | None) -> list[Any]:
+    """What a table is at this moment; where snapshots are compared, one that came back empty is another one."""
+    return [state.table_id, state.version, feed.batch if feed and _compares_snapshots(job) else None]
+
+
+def repeatable(node: NodeConfig) -> bool:
+    """Does the same input always give the same rows? Not with a function of one's own, or a clock in the SQL."""
+    sql = [node.transformation_sql or ""]
+    for step in node.transform.steps if node.transform else []:
+        if step.operation == "python":
+            return False
+        sql += [
+            v for p in step.params.values() for v in (p.values() if isinstance(p, dict) else [p]) if isinstance(v, str)
+        ]
+    return all(deterministic(text) for text in sql)
+
+
+def read(job: Job, engine: Engine) -> Slice:
+    """Scan every source; lake tables at the version they have now, limited reads once and for all."""
+    found = {i.alias: (i, _read(job, engine, i)) for i in job.inputs}
+    sources = {i.label: _pin(job, r.state, r.feed) for i, r in found.values() if r.state is not None}
+    versions = {i.label: r.state.version for i, r in found.values() if r.state is not None}
+    whole = all(r.whole for _, r in found.values())
+    coverage: dict[str, Any] = {"kind": "full" if whole else "increment", "digest": job.digest, "sources": sources}
+    only = next(iter(found.values()))[1]
+    if only.marks:
+        coverage["marks"] = {name: mark.as_json() for name, mark in only.marks.items()}
+        types = {name: mark.type for name, mark in only.marks.items()}
+        coverage["window"] = {n: [_text(v, types[n]) for v in bounds] for n, bounds in only.window.items()}
+    if only.snapshot is not None:
+        coverage["snapshot"] = only.snapshot
+    rows = {alias: r.scan.relation for alias, (_, r) in found.items()}
+    return Slice(rows, [r.scan for _, r in found.values()], versions, coverage, only.window, only.columns)
+
+
+def _text(value: Any, type_: str) -> str | None:
+    return None if value is None else Mark(value, type_).as_json()[0]
+
+
+def _read(job: Job, engine: Engine, input_: Input) -> _Read:
+    if is_lake(job.project, input_.read):
+        found = _lake(job, engine, input_)
+    else:
+        found = _outside(job, engine, input_)
+    config = job.detection
+    if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF:
+        return found
+    if config.snapshot_column:
+        return _newest_value(engine, found, config.snapshot_column, job.node.name)
+    return found if found.snapshot is not None else replace(found, snapshot=job.clock.now.isoformat())
+
+
+# --- lake tables -------------------------------------------------------------------------------------------
+
+
+def _feed(job: Job, input_: Input) -> Feed | None:
+    lake = table_of(job.project, input_.read.connection, input_.read.table or "")
+    if lake.location in job.planned:
+        return job.planned[lake.location].feed
+    writer = job.writer(lake)
+    return job.past.feed(writer.name) if writer else None
+
+
+def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
+    """A lake table: its living rows, of its newest snapshot where snapshots are compared."""
+    lake = table_of(job.project, input_.read.connection, input_.read.table or "")
+    feed, planned = _feed(job, input_), job.planned.get(lake.location)
+    if planned is not None:
+        where = _kept(job, input_, planned.roles, feed)
+        shown = rows_of(planned.rows, planned.rows.schema.without(*hidden(job.node, planned.roles.values())))
+        rows = engine.query(shown.where(where) if where is not None else shown)
+        found = _Read(Scan(rows, lambda: count(engine, rows)), None, feed)
+    else:
+        source, state = source_of(job.project, job.node, input_, engine.describe)
+        assert isinstance(source, LakeSource) and state is not None  # noqa: PT018
+        source = replace(source, where=_kept(job, input_, state.roles, feed))
+        found = _Read(engine.scan(source), state, feed)
+    found = replace(found, whole=feed is None or feed.whole)
+    if feed is not None and _compares_snapshots(job):
+        found = replace(found, snapshot=feed.batch)
+    return _limited(job, engine, input_, found) if input_.read.limited else found
+
+
+def _compares_snapshots(job: Job) -> bool:
+    config = job.detection
+    mode = DeleteDetectionMode.SNAPSHOT_DIFF
+    return config is not None and config.mode is mode and config.snapshot_column is None
+
+
+def _kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -> exp.Expr | None:
+    """Which rows of a lake table are read: the living ones, and of appended snapshots the newest."""
+    parts = []
+    if "deleted" in roles and "is_current" not in roles and not input_.read.include_deleted:
+        parts.append(living(roles))
+    if _compares_snapshots(job) and feed is not None:
+        lake = table_of(job.project, input_.read.connection, input_.read.table or "")
+        writer = job.writer(lake)
+        if writer is not None and writer.write.mode == "append":
+            if "batch_id" not in roles:
+                raise ReadError(
+                    f"{lake.label} does not say which rows belong to its newest snapshot",
+                    hint=f"run node `{writer.name}` once more: its rows will carry their batch",
+                )
+            parts.append(eq(col(roles["batch_id"]), lit(feed.batch)))
+    return all_of(parts) if parts else None
+
+
+def _newest_value(engine: Engine, found: _Read, column: str, where: str) -> _Read:
+    """The rows of the newest snapshot by a column of theirs."""
+    rows = found.scan.relation
+    snapshot = rows.schema.get(column)
+    if snapshot is None:
+        raise ReadError(f"{where}: snapshot_column: there is no column `{column}`")
+    highest = engine.fetch(select(named(exp.Max(this=col(snapshot.name)), "m")).from_(table(rows.name)))[0][0]
+    if highest is None:
+        return replace(found, snapshot=[None, snapshot.type], whole=True)
+    newest_ = Mark(highest, snapshot.type)
+    kept = engine.query(rows_of(rows).where(eq(col(snapshot.name), cast(lit(highest), snapshot.type))))
+    return replace(found, scan=Scan(kept, found.scan.rows_read), snapshot=newest_.as_json(), whole=True)
+
+
+# --- databases and files -----------------------------------------------------------------------------------
+
+
+def _outside(job: Job, engine: Engine, input_: Input) -> _Read:
+    source, _ = source_of(job.project, job.node, input_, engine.describe)
+    if isinstance(source, FileSource) and input_.read.limited and _by_time(input_):
+        return _files_by_time(job, engine, input_, source)
+    if isinstance(source, SqlSource) and input_.read.limited:
+        source = replace(source, hints=lambda schema: _hints(_limits(job, input_, schema)))
+    scan = engine.scan(source)
+    if input_.read.limited:
+        return _limited(job, engine, input_, _Read(scan))
+    if job.detection is not None:  # compared more than once, so it is read once
+        return _Read(_staged(engine, scan.relation, {})[0])
+    return _Read(scan)
+
+
+def _hints(found: Limits) -> list[exp.Expr]:
+    return [found.predicate] if found.predicate is not None else []
+
+
+def _limits(job: Job, input_: Input, schema: Schema) -> Limits:
+    return limits(input_.read, schema, job.past.marks(), job.clock.now, f"{job.node.name}, {input_.label}")
+
+
+def _limited(job: Job, engine: Engine, input_: Input, found: _Read) -> _Read:
+    """Rows at or above their marks, read once; the highest values among them are the new marks."""
+    rows = found.scan.relation
+    limited = _limits(job, input_, rows.schema)
+    if limited.predicate is not None:
+        rows = engine.query(rows_of(rows).where(limited.predicate))
+    highest = {f"high {i}": exp.Max(this=col(c.name)) for i, c in enumerate(limited.columns)}
+    scan, measured = _staged(engine, rows, highest)
+    highs = {c.name: measured[f"high {i}"] for i, c in enumerate(limited.columns)}
+    marks = _advanced(job, limited, highs)
+    window = {n: (limited.lows.get(n), highs[n]) for n in highs}
+    names = tuple(c.name for c in limited.columns)
+    return replace(found, scan=scan, marks=marks, window=window, columns=names, whole=False)
+
+
+def _advanced(job: Job, limited: Limits, highs: Mapping[str, Any]) -> dict[str, Mark]:
+    old = {n.casefold(): m for n, m in job.past.marks().items()}
+    new = {c.name: advanced(old.get(c.fold), highs[c.name], c.type) for c in limited.columns}
+    return {name: mark for name, mark in new.items() if mark is not None}
+
+
+def _staged(engine: Engine, rows: Relation, measures: Mapping[str, exp.Expr]) -> tuple[Scan, dict[str, Any]]:
+    counted = {"n": cast(exp.Count(this=exp.Star()), "bigint"), **measures}
+    staged = engine.stage(rows_of(rows), counted, None)
+    return Scan(staged.relation, lambda: int(staged.measures["n"])), staged.measures
+
+
+def _by_time(input_: Input) -> bool:
+    return input_.read.incremental is not None and input_.read.incremental.column is None
+
+
+def _files_by_time(job: Job, engine: Engine, input_: Input, source: FileSource) -> _Read:
+    """Files written since the last run; the newest of them is the new mark."""
+    incremental = input_.read.incremental
+    assert incremental is not None
+    old, latest = job.past.marks().get(FILES), newest(source)
+    lag = incremental.lag if isinstance(incremental.lag, timedelta) else timedelta(seconds=incremental.lag or 0)
+    if old is not None:
+        source = replace(source, since=old.value - lag)
+    scan, _ = _staged(engine, engine.scan(source).relation, {})
+    mark = advanced(old, latest, "timestamp")
+    return _Read(scan, marks={FILES: mark} if mark else {}, whole=False)
+
+
+def count(engine: Engine, rows: Relation) -> int:
+    return int(engine.fetch(select(named(exp.Count(this=exp.Star()), "n")).from_(table(rows.name)))[0][0])
