@@ -102,7 +102,7 @@ def decide(q: Question) -> exp.Select:
     facts = [_IN, _FOUND, _SEEN, _COPIES, *([STREAK, _STATE + "_note", _STATE + "_run"] if _notes(q) else [])]
     old = [col(_OLD + c.name) for c in (q.target.schema if q.target else ())]
     hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(_joined(q).subquery("j"))
-    kept = [*values, *(col(n) for n in [q.keeping.roles["row_hash"]] if hashed)]
+    kept = [*values, *(col(h.alias) for h in hashed)]
     extra = [named(_old(q, "valid_from", "timestamp"), _VERSION), named(_was(q), _WAS)]
     streak = named(col(STREAK) if _notes(q) else lit(0), STREAK)
     verbs = [named(_plain(q), ELSE), named(_state(q), _STATE), *_measured(q)]
