@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -11,21 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from bench import data as made
-from bench.measure import Contestant, markdown, peak_memory, race, summary
+from bench.measure import Contestant, Gauge, markdown, race, summary
 
 KINDS = {
     "load": "initial load",
     "upsert": "upsert: 1 % changed among 5 % re-read, 0.1 % new",
     "again": "the same batch again: nothing changed",
+    "nothing": "nothing new: the source is the lake table of last time",
 }
+ALONE = ("quiet", "bronze")  # nobody to race against: these have a limit to keep
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--shape", choices=list(made.SHAPES), nargs="+", default=["wide"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["spark", "pandas"])
-    parser.add_argument("--workload", choices=[*KINDS, "quiet"], nargs="+")
+    parser.add_argument("--workload", choices=[*KINDS, *ALONE], nargs="+")
+    parser.add_argument("--bronze-rows", type=int, default=10_000_000)
+    parser.add_argument("--data", type=Path, help="keep what was made here, for the next time")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as folder:
@@ -36,23 +42,33 @@ def main() -> None:
 
 def _all(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {"workloads": []}
-    for rows in args.rows:
-        made.make(folder / f"data-{rows}", rows)
+    data = args.data or folder / "data"
+    if _wanted(args, *KINDS) or not args.workload:
+        for rows, shape in _sizes(args):
+            made.make(data / f"{shape}-{rows}", rows, shape)
     if args.only != "spark":
-        from bench import in_process
+        _in_process(folder, data, args, report)
+    if args.only != "pandas" and (not args.workload or _wanted(args, *KINDS, "quiet")):
+        _spark(folder, data, args, report)
+    if not args.workload or _wanted(args, "bronze"):
+        from bench import bronze
 
-        for rows in args.rows:
-            for kind in _kinds(args):
-                racers = in_process.contestants(folder / f"local-{rows}", folder / f"data-{rows}", kind)
-                _one(report, args, f"in process, {rows:,} rows, {KINDS[kind]}", racers, lambda: 0)
-    if args.only != "pandas":
-        _spark(folder, args, report)
-    report["peak_mb"] = {**report.get("peak_mb", {}), "python": peak_memory()}
-    _say(args, f"peak memory: {report['peak_mb']} MB")
+        report["bronze"] = bronze.measure(data, args.bronze_rows, args.only)
+        _say(args, bronze.markdown(report["bronze"], args.bronze_rows))
     return report
 
 
-def _spark(folder: Path, args: argparse.Namespace, report: dict[str, Any]) -> None:
+def _in_process(folder: Path, data: Path, args: argparse.Namespace, report: dict[str, Any]) -> None:
+    from bench import in_process
+
+    gauge = Gauge(lambda: 0, {"python": os.getpid()})
+    for rows, shape in _sizes(args):
+        for kind in _kinds(args):
+            racers = in_process.contestants(folder / f"local-{shape}-{rows}", data / f"{shape}-{rows}", kind)
+            _one(report, args, f"in process, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
+
+
+def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str, Any]) -> None:
     from bench import on_spark
     from strandline.engine.spark.session import SparkPlatform
     from strandline.testing.projects import make_project
@@ -61,38 +77,49 @@ def _spark(folder: Path, args: argparse.Namespace, report: dict[str, Any]) -> No
     platform = SparkPlatform.start(make_project(folder / "spark", [], engine="spark").config)
     spark = platform.session
     status = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 – the only way to count jobs without a UI
-
-    def jobs() -> int:
-        return int(status.jobsList(None).size())
-
+    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
+    gauge = Gauge(lambda: int(status.jobsList(None).size()), {"JVM": jvm, "python": os.getpid()})
     try:
-        for rows in args.rows:
+        for rows, shape in _sizes(args):
             for kind in _kinds(args):
-                data = folder / f"data-{rows}"
-                racers = on_spark.contestants(folder / f"spark-{rows}", data, kind, platform, spark)
-                _one(report, args, f"Spark, {rows:,} rows, {KINDS[kind]}", racers, jobs)
+                place = folder / f"spark-{shape}-{rows}"
+                racers = on_spark.contestants(place, data / f"{shape}-{rows}", kind, platform, spark)
+                _one(report, args, f"Spark, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
         if not args.workload or "quiet" in args.workload:
-            before = jobs()
-            seconds, count = on_spark.quiet_nodes(folder / "quiet", platform)
-            report["quiet_nodes"] = {"count": count, "median_s": statistics.median(seconds), "max_s": max(seconds)}
-            report["quiet_nodes"]["jobs"] = jobs() - before
-            _say(args, f"20 quiet nodes: {statistics.median(seconds):.3f} s each (slowest {max(seconds):.3f} s)\n")
-        pid = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
-        report["peak_mb"] = {"jvm": peak_memory(pid)}
+            seconds, jobs = on_spark.quiet_nodes(folder / "quiet", platform, gauge)
+            report["quiet_nodes"] = {
+                "count": len(seconds),
+                "median_s": statistics.median(seconds),
+                "max_s": max(seconds),
+                "jobs": jobs,
+            }
+            _say(
+                args,
+                f"{len(seconds)} quiet nodes: {statistics.median(seconds):.3f} s each "
+                f"(slowest {max(seconds):.3f} s), {jobs} Spark jobs in all\n",
+            )
     finally:
         platform.close()
 
 
-def _one(report: dict[str, Any], args: argparse.Namespace, title: str, racers: list[Contestant], jobs: Any) -> None:
+def _one(report: dict[str, Any], args: argparse.Namespace, title: str, racers: list[Contestant], gauge: Gauge) -> None:
     print(f"… {title}", file=sys.stderr)
-    race(racers, args.rounds, jobs)
+    race(racers, args.rounds, gauge)
     rows = summary(racers)
     report["workloads"].append({"title": title, "contestants": rows})
     _say(args, markdown(title, rows))
 
 
+def _sizes(args: argparse.Namespace) -> list[tuple[int, str]]:
+    return [(rows, shape) for rows in args.rows for shape in args.shape]
+
+
 def _kinds(args: argparse.Namespace) -> list[str]:
     return [k for k in KINDS if not args.workload or k in args.workload]
+
+
+def _wanted(args: argparse.Namespace, *names: str) -> bool:
+    return bool(set(args.workload or ()) & set(names))
 
 
 def _say(args: argparse.Namespace, text: str) -> None:

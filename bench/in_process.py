@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from bench.data import COLUMNS
-from bench.measure import Contestant
+from bench.measure import Contestant, put_back
 from bench.ours import Ours
 from strandline.engine.delta_rows import delta_rows
 from strandline.engine.local.workspace import LocalPlatform
@@ -23,20 +23,21 @@ def fingerprint(place: Path) -> tuple[object, ...]:
     return duckdb.sql(f"SELECT count(*), sum(hash(concat_ws('|', {columns}))::HUGEINT) FROM rows").fetchall()[0]
 
 
+def load(source: Path, target: Path) -> None:
+    write_deltalake(target, pq.read_table(source))
+
+
 def contestants(work: Path, data: Path, kind: str) -> list[Contestant]:
-    """`load`, `upsert`, `again`."""
-    ours = Ours(work / "ours", data, LocalPlatform("4GB"))
+    """`load`, `upsert`, `again`, `nothing`."""
+    ours = Ours(work / "ours", data, LocalPlatform(), load)
     plain = work / "plain"
 
     def plain_reset() -> None:
         shutil.rmtree(plain, ignore_errors=True)
         if kind != "load":
-            shutil.copytree(work / "plain-loaded", plain)
-        if kind == "again":
+            put_back(work / "plain-loaded", plain)
+        if kind in ("again", "nothing"):
             merge("batch")
-
-    def load() -> None:
-        write_deltalake(plain, pq.read_table(data / "full"))
 
     def merge(source: str) -> None:
         rows = pq.read_table(data / source)
@@ -45,9 +46,12 @@ def contestants(work: Path, data: Path, kind: str) -> list[Contestant]:
 
     if not (work / "plain-loaded").exists():
         shutil.rmtree(plain, ignore_errors=True)
-        load()
-        shutil.copytree(plain, work / "plain-loaded")
-    timed = load if kind == "load" else lambda: merge("batch")
+        load(data / "full", plain)
+        put_back(plain, work / "plain-loaded")
+
+    def timed() -> None:
+        load(data / "full", plain) if kind == "load" else merge("batch")
+
     return [
         Contestant("strandline", lambda: ours.reset(kind), ours.run, lambda: fingerprint(ours.table), ours.folder),
         Contestant("deltalake merge", plain_reset, timed, lambda: fingerprint(plain), plain),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -23,25 +24,55 @@ class Contestant:
     seconds: list[float] = field(default_factory=list)
     jobs: list[int] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
+    peaks: list[dict[str, float]] = field(default_factory=list)
 
 
-def race(contestants: list[Contestant], rounds: int, jobs: Callable[[], int]) -> None:
+@dataclass(frozen=True)
+class Gauge:
+    """What is watched while somebody works: how many Spark jobs have run, and the memory of these processes."""
+
+    jobs: Callable[[], int]
+    processes: Mapping[str, int]
+
+    def reset(self) -> None:
+        for pid in self.processes.values():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak starts again at what is resident now
+
+    def peaks(self) -> dict[str, float]:
+        return {name: peak_memory(pid) for name, pid in self.processes.items()}
+
+
+def race(contestants: list[Contestant], rounds: int, gauge: Gauge) -> None:
     """Every round lets each contestant go once, another one first each time; unequal results end the race."""
     for number in range(rounds + 1):
         turn = contestants[number % len(contestants) :] + contestants[: number % len(contestants)]
         results = {}
         for c in turn:
             c.reset()
-            before, size, began = jobs(), _size(c.folder), time.perf_counter()
+            gauge.reset()
+            before, size, began = gauge.jobs(), _size(c.folder), time.perf_counter()
             c.work()
             seconds = time.perf_counter() - began
             if number:  # the first round warms up
                 c.seconds.append(seconds)
-                c.jobs.append(jobs() - before)
+                c.jobs.append(gauge.jobs() - before)
+                c.peaks.append(gauge.peaks())
                 c.written.append(max(0, _size(c.folder) - size))
             results[c.name] = c.result()
         if len({repr(r) for r in results.values()}) != 1:
             raise SystemExit(f"the results differ, so no time counts: {results}")
+
+
+def put_back(kept: Path, place: Path) -> None:
+    """A fresh copy of a table or project; data files are linked, since nobody ever changes one."""
+
+    def copy(source: str, target: str) -> str:
+        if source.endswith(".parquet") and "_delta_log" not in source:
+            os.link(source, target)
+            return target
+        return str(shutil.copy2(source, target))
+
+    shutil.copytree(kept, place, copy_function=copy)
 
 
 def _size(folder: Path) -> int:
@@ -65,6 +96,7 @@ def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
                 "ratio_max": round(max(ratios), 2),
                 "jobs": statistics.median_low(c.jobs),
                 "mb_written": round(statistics.median(c.written) / 2**20, 1),
+                "peak_mb": {name: max(p[name] for p in c.peaks) for name in c.peaks[0]},
             }
         )
     return rows
@@ -74,13 +106,14 @@ def markdown(title: str, rows: list[Mapping[str, Any]]) -> str:
     lines = [
         f"**{title}**",
         "",
-        "| | seconds (min–max) | strandline ÷ this (min–max) | Spark jobs | MB written |",
-        "|---|---|---|---|---|",
+        "| | seconds (min–max) | strandline ÷ this (min–max) | Spark jobs | MB written | peak MB |",
+        "|---|---|---|---|---|---|",
     ]
     for r in rows:
         ratio = "1" if r is rows[0] else f"{r['ratio']:.2f} ({r['ratio_min']:.2f}–{r['ratio_max']:.2f})"
         span = f"{r['median_s']:.2f} ({r['min_s']:.2f}–{r['max_s']:.2f})"
-        lines.append(f"| {r['name']} | {span} | {ratio} | {r['jobs']} | {r['mb_written']} |")
+        peaks = ", ".join(f"{name} {mb:.0f}" for name, mb in r["peak_mb"].items())
+        lines.append(f"| {r['name']} | {span} | {ratio} | {r['jobs']} | {r['mb_written']} | {peaks} |")
     return "\n".join(lines) + "\n"
 
 

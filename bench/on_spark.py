@@ -11,15 +11,15 @@ from pyspark.sql import functions as f
 
 from bench import by_hand
 from bench.data import COLUMNS
-from bench.measure import Contestant
+from bench.measure import Contestant, Gauge, put_back
 from bench.ours import Ours
 from strandline.engine.base import Platform
 from strandline.testing.projects import make_project
 
 
 def contestants(work: Path, data: Path, kind: str, platform: Platform, spark: SparkSession) -> list[Contestant]:
-    """`load`, `upsert`, `again`."""
-    ours = Ours(work / "ours", data, platform)
+    """`load`, `upsert`, `again`, `nothing`."""
+    ours = Ours(work / "ours", data, platform, lambda source, target: by_hand.plain_load(spark, source, target))
     found = [
         Contestant(
             "strandline", lambda: ours.reset(kind), ours.run, lambda: fingerprint(spark, ours.table), ours.folder
@@ -50,8 +50,8 @@ def _script(
             return
         if not loaded.exists():
             load(spark, data / "full", loaded)
-        shutil.copytree(loaded, place)
-        if kind == "again":
+        put_back(loaded, place)
+        if kind in ("again", "nothing"):
             merge(spark, data / "batch", place)
 
     def work() -> None:
@@ -67,8 +67,8 @@ def fingerprint(spark: SparkSession, place: Path) -> tuple[object, ...]:
     return tuple(rows.agg(f.count("*"), total).first() or ())
 
 
-def quiet_nodes(work: Path, platform: Platform, count: int = 20) -> tuple[list[float], int]:
-    """`count` small nodes that read a lake table in which nothing is new; returns the seconds of each."""
+def quiet_nodes(work: Path, platform: Platform, gauge: Gauge, count: int = 20) -> tuple[list[float], int]:
+    """`count` small nodes that read a lake table in which nothing is new: the seconds of each, and all their jobs."""
     shutil.rmtree(work, ignore_errors=True)
     (work / "landing").mkdir(parents=True)
     (work / "landing" / "a.csv").write_text("id,v\n" + "".join(f"{i},{i}\n" for i in range(100)))
@@ -87,6 +87,7 @@ def quiet_nodes(work: Path, platform: Platform, count: int = 20) -> tuple[list[f
     ]
     project = make_project(work, [first, *nodes])
     project.run(platform=platform, check=True)
+    before = gauge.jobs()
     again = project.run([n["name"] for n in nodes], platform=platform, check=True)
     assert {n.status for n in again.nodes} == {"unchanged"}
-    return [n.seconds for n in again.nodes], count
+    return [n.seconds for n in again.nodes], gauge.jobs() - before

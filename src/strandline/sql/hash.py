@@ -49,12 +49,21 @@ def value_hash(column: Column, *, where: str) -> exp.Expr:
 
 def row_hash(columns: Sequence[Column]) -> exp.Expr:
     """60 bits over the non-NULL values, tagged with their columns' names: a column full of NULLs changes nothing."""
-    parts = [
-        case((_is_null(c), lit("")), default=concat(lit(f"{len(c.fold)}:{c.fold}"), _tagged(c)))
-        for c in columns
-        if hashable(c)
-    ]
-    return call("hash60", concat(lit(""), *parts))
+    parts = [part for c in columns if hashable(c) for part in _named_value(c)]
+    return call("hash60", call("joined", lit(""), *parts))
+
+
+def _named_value(column: Column) -> list[exp.Expr]:
+    """A value after its column's name and kind; every part is NULL when the value is, and then left out.
+
+    Only text can hold the sign that ends a value, so only text brings its length. It stands by itself: long values are
+    copied once, into the whole, and their bytes are counted, not their characters.
+    """
+    kind = family(column.type)
+    head = lit(f";{len(column.fold)}:{column.fold}{_TAGS[kind]}")
+    if kind == "text":
+        return [concat(head, cast(call("byte_count", col(column.name)), "string"), lit(":")), col(column.name)]
+    return [concat(head, _text(column))]
 
 
 def _is_null(column: Column) -> exp.Expr:

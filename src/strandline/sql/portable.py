@@ -118,6 +118,8 @@ _SPARK_OWN = {
     "sha256_hex": "SHA2({}, 256)",
     "hash60": "CAST(CONV(SUBSTRING(SHA2({}, 256), 1, 15), 16, 10) AS BIGINT)",
     "epoch_micros": "UNIX_MICROS(CAST({} AS TIMESTAMP))",
+    "byte_count": "OCTET_LENGTH({})",
+    "joined": "CONCAT_WS('', {})",  # what is NULL is left out
     "to_hex": "HEX({})",
     "utf8_bytes": "CAST({} AS BINARY)",
     "utf8_text": "CAST({} AS STRING)",
@@ -131,6 +133,8 @@ _DUCK_OWN = {
     "sha256_hex": "SHA256({})",
     "hash60": "CAST('0x' || SUBSTRING(SHA256({}), 1, 15) AS BIGINT)",
     "epoch_micros": "EPOCH_US({})",
+    "byte_count": "STRLEN({})",
+    "joined": "CONCAT_WS('', {})",
     "to_hex": "HEX({})",
     "utf8_bytes": "ENCODE({})",
     "utf8_text": "DECODE({})",

@@ -287,7 +287,9 @@ def row_hash(row: Row, columns: Columns) -> int:
     text = ""
     for name, type_ in columns:
         if row[name] is not None and family(type_) in _TAGS and not is_metadata(name):
-            text += f"{len(name.casefold())}:{name.casefold()}{_tagged(row[name], type_)}"
+            value = hash_text(row[name])
+            size = f"{len(value.encode())}:" if family(type_) == "string" else ""
+            text += f";{len(name.casefold())}:{name.casefold()}{_TAGS[family(type_)]}{size}{value}"
     return int(_sha256(text)[:15], 16)
 
 
