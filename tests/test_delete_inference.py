@@ -129,7 +129,7 @@ def test_three_runs_with_dates(shop, mode, on_the_bound):
     shop.put("orders", ORDERS, (2, 10, june(10)), (3, 11, third), (4, 12, fourth))
     before = datetime.now(UTC)
     second = shop.run()
-    assert numbers(second) == (1, 2, 1, 0, 0)
+    assert (numbers(second), second.warnings) == ((1, 2, 1, 0, 0), [])  # one of three
     gone = last(shop, 1)
     assert (gone["CustomerID"], gone["LastModified"]) == (10, june(1))  # as it was
     assert gone["_is_deleted"] is True
@@ -395,6 +395,23 @@ def test_the_limits_of_a_step_beside_delete_missing(quick):
     quick.put("orders", ORDERS, (2, 10, june(2)))
     with pytest.raises(DeleteThresholdExceeded, match=r"^50\.0% exceeds 10\.0%$"):
         quick.run()
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"max_delete_percent": 9}, r"^10\.0% exceeds 9\.0%$"),  # of the ten that are alive
+        ({"max_delete_percent": 49, "target_filter": "OrderID > 8"}, r"^50\.0% exceeds 49\.0%$"),  # of two
+    ],
+)
+def test_the_share_is_of_all_living_rows_and_not_of_those_in_the_window(shop, params, text):
+    shop.declare(orders(step={"on_threshold_breach": "error", **params}))
+    shop.put("orders", ORDERS, *((n, 10, june(n)) for n in range(1, 11)))
+    shop.run()
+    shop.put("orders", ORDERS, (11, 10, june(11)))  # only order 10 lies on the bound
+    with pytest.raises(DeleteThresholdExceeded, match=text) as caught:
+        shop.run()
+    assert caught.value.found == 1
 
 
 # --- names of system columns -------------------------------------------------------------------------------

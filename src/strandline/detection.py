@@ -89,13 +89,15 @@ def _raw(slice_: Slice, rows: Relation, config: DeleteDetectionConfig) -> Relati
 def _absence(
     look: _Look, evidence: Snapshot | Window | LiveKeys, *, scope: exp.Expr | None, fresh: bool = True
 ) -> Absence:
-    parts = [p for p in (scope, _target_filter(look)) if p is not None]
+    among = _target_filter(look)
+    parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
     noted = past.memory.get("notes") and past.notebook is not None
     return Absence(
         evidence,
         seen=None if evidence.rows.name == look.rows.name else evidence.rows,
         scope=all_of(parts) if parts else None,
+        among=among,
         notes=notes(look.engine, past.notebook, look.job.node.name) if noted and past.notebook else None,
         confirm=look.config.confirm_runs,
         fresh=fresh,
