@@ -300,6 +300,19 @@ def test_a_slice_that_is_filtered_away_infers_nothing_in_its_partitions(shop):
     assert numbers(shop.run()) == (0, 0, 0, 0, 0)
 
 
+@pytest.mark.parametrize(("where", "deleted"), [("settings", 0), ("step", 1)])
+def test_what_a_filter_leaves_out_was_read_all_the_same(quick, where, deleted):
+    """`delete_missing` looks at the whole slice; a step looks at the rows as they are where it stands."""
+    node = orders(step={} if where == "step" else None)
+    steps = node.setdefault("transform", {"steps": []})["steps"]
+    steps.insert(0, {"operation": "filter", "params": {"condition": "CustomerID = 10"}})
+    quick.declare(node)
+    quick.put("orders", ORDERS, (1, 10, june(1)), (2, 10, june(1)), (3, 10, june(1)))
+    quick.run()
+    quick.put("orders", ORDERS, (1, 99, june(2)), (2, 10, june(1)), (3, 10, june(1)))
+    assert numbers(quick.run()) == (0, 0, deleted, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -838,3 +851,37 @@ def test_steps_before_the_detection_apply_to_every_extract(shop):
     assert numbers(shop.run()["silver"]) == (0, 0, 1, 0, 0)
     shop.sql("UPDATE customers SET name = 'n4' WHERE id = 4")
     assert numbers(shop.run()["silver"]) == (0, 0, 0, 1, 0)
+
+
+# --- what a window forgets, and what it remembers ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lag", "deleted"), [(0, 0), (7, 1)])
+def test_missing_twice_in_a_window_needs_a_lag(quick, lag, deleted):
+    expression = f"date_sub('${{last_value}}', {lag})"
+    watermark = [{"column_name": "LastModified", "expression": expression}]
+    quick.declare(orders(read={"watermark": watermark}, step={"confirm_runs": 2}))
+    quick.put("orders", ORDERS, (1, 10, june(1)), (2, 10, june(1)), (3, 10, june(1)))
+    quick.run()
+    quick.put("orders", ORDERS, (2, 10, june(2)), (3, 10, june(2)))
+    assert quick.run().deleted == 0
+    quick.put("orders", ORDERS, (2, 10, june(3)), (3, 10, june(3)))
+    assert quick.run().deleted == deleted
+
+
+@pytest.mark.parametrize(("answer", "found_later"), [("skip", 0), ("hold", 0), ("error", 1)])
+def test_deletes_in_a_window_that_moves_on(quick, answer, found_later):
+    """Skipped ones are past; held ones are remembered; after an error the mark stays, and they are found again."""
+    limits = {"max_delete_count": 0, "on_threshold_breach": answer}
+    quick.declare(orders(step=limits))
+    quick.put("orders", ORDERS, (1, 10, june(1)), (2, 10, june(1)), (3, 10, june(1)))
+    quick.run()
+    quick.put("orders", ORDERS, (2, 10, june(2)), (3, 10, june(2)))
+    if answer == "error":
+        with pytest.raises(DeleteThresholdExceeded, match="1 rows exceed 0"):
+            quick.run()
+    else:
+        assert numbers(quick.run()) == (0, 2, 0, 0, int(answer == "hold"))
+    quick.declare(orders(step=limits | {"max_delete_count": 5}))
+    quick.put("orders", ORDERS, (2, 10, june(3)), (3, 10, june(3)))
+    assert numbers(quick.run()) == (0, 2, found_later, 0, int(answer == "hold"))
