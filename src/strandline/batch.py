@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from logging import INFO, WARNING
 from typing import Any
 
 from sqlglot import exp
@@ -323,7 +324,7 @@ def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
     applied = verdict is None or verdict.applied
     if verdict and verdict.warning:
         warnings.append(verdict.warning)
-        log.warning("%s: %s", job.node.name, verdict.warning)
+        log.log(INFO if verdict.kind == "skip" else WARNING, "%s: %s", job.node.name, verdict.warning)
     if staged.measures["null_keys"]:
         warnings.append(f"{staged.measures['null_keys']} rows have a NULL in their key and are never found deleted")
     counts = keyed.counts_of(staged.measures, q.keeping, applied=applied)

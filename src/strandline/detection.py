@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,6 @@ from sqlglot import exp
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
 from strandline.control.ledger import RECORDED, Notebook
-from strandline.control.watermark import Mark
 from strandline.engine.base import Engine, LakeSource
 from strandline.errors import ReadError, UnknownColumn
 from strandline.job import Job
@@ -90,13 +89,15 @@ def _raw(slice_: Slice, rows: Relation, config: DeleteDetectionConfig) -> Relati
 def _absence(
     look: _Look, evidence: Snapshot | Window | LiveKeys, *, scope: exp.Expr | None, fresh: bool = True
 ) -> Absence:
-    parts = [p for p in (scope, _target_filter(look)) if p is not None]
+    among = _target_filter(look)
+    parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
     noted = past.memory.get("notes") and past.notebook is not None
     return Absence(
         evidence,
         seen=None if evidence.rows.name == look.rows.name else evidence.rows,
         scope=all_of(parts) if parts else None,
+        among=among,
         notes=notes(look.engine, past.notebook, look.job.node.name) if noted and past.notebook else None,
         confirm=look.config.confirm_runs,
         fresh=fresh,
@@ -141,19 +142,12 @@ def _snapshot(look: _Look) -> tuple[Absence, Callable[[], bool]]:
             )
         log.info("%s: first snapshot, no deletes are looked for", look.job.node.name)
         scope = exp.false()
-    elif look.config.snapshot_column and _older(coverage["snapshot"], last):
-        text = f"the newest snapshot {coverage['snapshot'][0]} is older than {last[0]}, which was compared before"
-        look.warn(f"{text}; no deletes are inferred from it")
+    elif look.slice_.outdated:
+        look.warn(look.slice_.outdated)
         scope = exp.false()
     rows = look.at_step
     absence = _absence(look, Snapshot(rows), scope=scope, fresh=coverage.get("snapshot") != last)
     return absence, lambda: count(look.engine, rows) == 0
-
-
-def _older(now: Sequence[Any], last: Sequence[Any]) -> bool:
-    if now[0] is None or last[0] is None:
-        return False
-    return bool(now[1] == last[1] and Mark.from_json(now).value < Mark.from_json(last).value)
 
 
 # --- by the live source ------------------------------------------------------------------------------------
@@ -194,7 +188,10 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
     if any(low is None for low, _ in slice_.window.values()) or not slice_.window:
         look.warn(FIRST_RUN)
         return None
-    if len(bounds) < len(slice_.window) or look.state is None:
+    if look.state is None:
+        log.info("%s: there is no table yet, so nothing can be missing from it", node)
+        return None
+    if len(bounds) < len(slice_.window):
         log.info("%s: the read found no rows, so its window says nothing", node)
         return None
     for name, (low, high) in bounds.items():

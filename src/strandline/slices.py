@@ -35,7 +35,7 @@ class Slice:
     coverage: Mapping[str, Any]
     window: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # the bounds of a limited read
     marked: tuple[str, ...] = ()  # the watermark columns of a limited read
-    warnings: tuple[str, ...] = ()
+    outdated: str | None = None  # why nothing was taken of a snapshot: it is older than the one before
 
     @property
     def rows_read(self) -> int | None:
@@ -55,6 +55,7 @@ class _Read:
     columns: tuple[str, ...] = ()
     snapshot: Any = None
     whole: bool = True
+    outdated: str | None = None
 
 
 def pinned(job: Job, engine: Engine) -> dict[str, list[Any]] | None:
@@ -102,7 +103,8 @@ def read(job: Job, engine: Engine) -> Slice:
     if only.snapshot is not None:
         coverage["snapshot"] = only.snapshot
     rows = {alias: r.scan.relation for alias, (_, r) in found.items()}
-    return Slice(rows, [r.scan for _, r in found.values()], versions, coverage, only.window, only.columns)
+    scans = [r.scan for _, r in found.values()]
+    return Slice(rows, scans, versions, coverage, only.window, only.columns, only.outdated)
 
 
 def _text(value: Any, type_: str) -> str | None:
@@ -115,7 +117,7 @@ def _read(job: Job, engine: Engine, input_: Input) -> _Read:
     if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF:
         return found
     if config.snapshot_column:
-        return _newest_value(engine, found, config.snapshot_column, job.node.name)
+        return _newest_value(job, engine, found, config.snapshot_column)
     return found if found.snapshot is not None else replace(found, snapshot=job.clock.now.isoformat())
 
 
@@ -178,18 +180,29 @@ def _kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) 
     return all_of(parts) if parts else None
 
 
-def _newest_value(engine: Engine, found: _Read, column: str, where: str) -> _Read:
-    """The rows of the newest snapshot by a column of theirs."""
+def _newest_value(job: Job, engine: Engine, found: _Read, column: str) -> _Read:
+    """The rows of the newest snapshot by a column of theirs; none when a newer one was worked on before."""
     rows = found.scan.relation
     snapshot = rows.schema.get(column)
     if snapshot is None:
-        raise ReadError(f"{where}: snapshot_column: there is no column `{column}`")
+        raise ReadError(f"{job.node.name}: snapshot_column: there is no column `{column}`")
     highest = engine.fetch(select(named(exp.Max(this=col(snapshot.name)), "m")).from_(table(rows.name)))[0][0]
     if highest is None:
         return replace(found, snapshot=[None, snapshot.type], whole=True)
-    newest_ = Mark(highest, snapshot.type)
+    newest_, last = Mark(highest, snapshot.type), job.past.memory.get("snapshot")
+    if last is not None and _older(newest_, last):
+        text = f"the newest snapshot {newest_.as_json()[0]} is older than {last[0]}, which was compared before"
+        none = Scan(engine.query(rows_of(rows).where(exp.false())), found.scan.rows_read)
+        return replace(found, scan=none, snapshot=last, whole=True, outdated=f"{text}; nothing is taken from it")
     kept = engine.query(rows_of(rows).where(eq(col(snapshot.name), cast(lit(highest), snapshot.type))))
     return replace(found, scan=Scan(kept, found.scan.rows_read), snapshot=newest_.as_json(), whole=True)
+
+
+def _older(newest_: Mark, last: Any) -> bool:
+    """Snapshots are compared when both were told by a column of one type."""
+    if not isinstance(last, list) or last[0] is None or last[1] != newest_.type:
+        return False
+    return bool(newest_.value < Mark.from_json(last).value)
 
 
 # --- databases and files -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -53,6 +54,12 @@ def cast(tree: exp.Expr, type_: str) -> exp.Cast:
 
 
 def data_type(type_: str) -> exp.DataType:
+    return _built(type_).copy()
+
+
+@functools.lru_cache(maxsize=1000)
+def _built(type_: str) -> exp.DataType:
+    """Parsing a type costs far more than copying one, and a node names hundreds."""
     return exp.DataType.build(type_, dialect="spark")
 
 

@@ -23,6 +23,7 @@ class Absence:
     evidence: Evidence
     seen: Relation | None  # the keys that are known to be there; None: those of the slice itself
     scope: exp.Expr | None = None  # over the stored row: which rows are in question
+    among: exp.Expr | None = None  # over the stored row: which rows the deletes are a share of
     notes: Relation | None = None  # what earlier runs noted: key_hash, state, streak, run_id
     confirm: int = 1
     fresh: bool = True  # is this evidence newer than the last run's?

@@ -294,7 +294,7 @@ def _state(q: Question) -> exp.Expr:
         return cast(exp.null(), "string")
     unseen, note = negate(is_true(col(_SEEN))), col(_STATE + "_note")
     missing = all_of([_alive(q), unseen, _whole_key(q)])
-    candidate = all_of([missing, _scope(q)])
+    candidate = all_of([missing, _within(a.scope)])
     branches: list[tuple[exp.Expr, exp.Expr]] = []
     if a.live:
         back = all_of([_dead(q), is_null(col(_IN)), is_true(col(_SEEN))])
@@ -322,9 +322,8 @@ def _whole_key(q: Question) -> exp.Expr:
     return all_of(negate(is_null(col(c.name))) for c in q.keys)
 
 
-def _scope(q: Question) -> exp.Expr:
-    """The user's and the window's limits, over the stored row."""
-    scope = q.absence.scope if q.absence else None
+def _within(scope: exp.Expr | None) -> exp.Expr:
+    """The user's or the window's limits, over the stored row."""
     if scope is None:
         return exp.true()
 
@@ -335,11 +334,14 @@ def _scope(q: Question) -> exp.Expr:
 
 
 def _measured(q: Question) -> list[exp.Alias]:
-    """Of stored rows: is it alive and in question? Can it not be found missing, because its key holds a NULL?"""
-    if q.absence is None or q.target is None:
+    """Of stored rows: is it one of those that deletes are a share of? Has it a NULL in its key, so that it is never
+    found missing?
+    """
+    a = q.absence
+    if a is None or q.target is None:
         return [named(exp.false(), _ALIVE), named(exp.false(), _NULL_KEY)]
-    alive = all_of([_alive(q), _scope(q)])
-    return [named(alive, _ALIVE), named(all_of([alive.copy(), negate(_whole_key(q))]), _NULL_KEY)]
+    nameless = all_of([_alive(q), _within(a.scope), negate(_whole_key(q))])
+    return [named(all_of([_alive(q), _within(a.among)]), _ALIVE), named(nameless, _NULL_KEY)]
 
 
 _DOOMED = ("delete", "approved", "open", "silenced", "missing")
