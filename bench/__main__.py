@@ -20,6 +20,7 @@ KINDS = {
     "again": "the same batch again: nothing changed",
     "nothing": "nothing new: the source is the lake table of last time",
 }
+DELETES = ("snapshot_diff", "sql_compare", "watermark_window")
 ALONE = ("quiet", "bronze")  # nobody to race against: these have a limit to keep
 
 
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=list(made.SHAPES), nargs="+", default=["wide"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["spark", "pandas"])
-    parser.add_argument("--workload", choices=[*KINDS, *ALONE], nargs="+")
+    parser.add_argument("--workload", choices=[*KINDS, *DELETES, *ALONE], nargs="+")
     parser.add_argument("--bronze-rows", type=int, default=10_000_000)
     parser.add_argument("--data", type=Path, help="keep what was made here, for the next time")
     parser.add_argument("--json", action="store_true")
@@ -43,12 +44,12 @@ def main() -> None:
 def _all(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {"workloads": []}
     data = args.data or folder / "data"
-    if _wanted(args, *KINDS) or not args.workload:
+    if _wanted(args, *KINDS, *DELETES) or not args.workload:
         for rows, shape in _sizes(args):
             made.make(data / f"{shape}-{rows}", rows, shape)
     if args.only != "spark":
         _in_process(folder, data, args, report)
-    if args.only != "pandas" and (not args.workload or _wanted(args, *KINDS, "quiet")):
+    if args.only != "pandas" and (not args.workload or _wanted(args, *KINDS, *DELETES, "quiet")):
         _spark(folder, data, args, report)
     if not args.workload or _wanted(args, "bronze"):
         from bench import bronze
@@ -85,6 +86,7 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
                 place = folder / f"spark-{shape}-{rows}"
                 racers = on_spark.contestants(place, data / f"{shape}-{rows}", kind, platform, spark)
                 _one(report, args, f"Spark, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
+            _deletes(folder, data / f"{shape}-{rows}", args, report, (rows, shape), platform, gauge)
         if not args.workload or "quiet" in args.workload:
             seconds, jobs = on_spark.quiet_nodes(folder / "quiet", platform, gauge)
             report["quiet_nodes"] = {
@@ -100,6 +102,25 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
             )
     finally:
         platform.close()
+
+
+def _deletes(
+    folder: Path,
+    data: Path,
+    args: argparse.Namespace,
+    report: dict[str, Any],
+    size: tuple[int, str],
+    platform: Any,
+    gauge: Gauge,
+) -> None:
+    from bench import deletes
+
+    rows, shape = size
+    for kind in (k for k in DELETES if not args.workload or k in args.workload):
+        deletes.make(data, rows)
+        place = folder / f"deletes-{shape}-{rows}"
+        racers = deletes.contestants(place, data, rows, kind, platform, platform.session)
+        _one(report, args, f"Spark, {rows:,} {shape} rows, {deletes.KINDS[kind]}", racers, gauge)
 
 
 def _one(report: dict[str, Any], args: argparse.Namespace, title: str, racers: list[Contestant], gauge: Gauge) -> None:

@@ -27,7 +27,7 @@ def plain_merge(spark: SparkSession, source: Path, target: Path) -> None:
 
 def hand_load(spark: SparkSession, source: Path, target: Path) -> None:
     """A first load with a hash column and deletion vectors, and a check that keys are unique."""
-    rows = _hashed(spark.read.parquet(str(source)))
+    rows = hashed(spark.read.parquet(str(source)))
     if rows.groupBy("id").count().where("count > 1").limit(1).count():
         raise ValueError("duplicate keys")
     writer = rows.write.format("delta").option("delta.enableDeletionVectors", "true")
@@ -36,7 +36,7 @@ def hand_load(spark: SparkSession, source: Path, target: Path) -> None:
 
 def hand_merge(spark: SparkSession, source: Path, target: Path) -> None:
     """Only changed rows reach the MERGE, found by the stored hash; nothing changed, nothing merged."""
-    rows = _hashed(spark.read.parquet(str(source)))
+    rows = hashed(spark.read.parquet(str(source)))
     if rows.groupBy("id").count().where("count > 1").limit(1).count():
         raise ValueError("duplicate keys")
     old = spark.read.format("delta").load(str(target)).select("id", f.col(HASH).alias("old"))
@@ -49,5 +49,6 @@ def hand_merge(spark: SparkSession, source: Path, target: Path) -> None:
     changed.unpersist()
 
 
-def _hashed(rows: DataFrame) -> DataFrame:
+def hashed(rows: DataFrame) -> DataFrame:
+    """The rows with a hash over all their columns."""
     return rows.withColumn(HASH, f.xxhash64(*COLUMNS))
