@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from deltalake import DeltaTable
 
-from strandline.errors import ConfigError, DeleteThresholdExceeded, EmptySource
+from strandline.errors import ConfigError, DeleteThresholdExceeded, EmptySource, ReadError
 from strandline.testing.frames import read_table, write_parquet
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
@@ -202,18 +202,52 @@ def test_a_watermark_column_that_the_table_lacks_is_skipped(quick, lines):
     assert quick.flags("orders", "OrderID") == {1: False, 2: False}
 
 
-def test_of_two_watermark_columns_the_one_that_is_there_decides(shop):
+@pytest.mark.parametrize(("operation", "deleted"), [("or", 1), ("and", 0)])
+def test_one_of_two_watermark_columns_is_not_in_the_table(shop, operation, deleted):
+    """Joined by OR the other one tells what was read. Joined by AND it does not: order 4 is there and was not read."""
     columns = [*ORDERS, ("Batch", "int")]
-    node = orders(read={"watermark": [*MARK, {"column_name": "Batch", "operation": "and"}]})
+    node = orders(read={"watermark": [*MARK, {"column_name": "Batch", "operation": operation}]})
     node["transform"] = {"steps": [{"operation": "drop", "params": {"columns": ["Batch"]}}]}
     shop.declare(node)
-    shop.put("orders", columns, (1, 10, june(1), 1), (2, 10, june(1), 1), (3, 10, june(1, 5), 1))
+    there = [(3, 10, june(1, 5), 1), (4, 10, june(1), 0)]
+    shop.put("orders", columns, (1, 10, june(1), 1), (2, 10, june(1), 1), *there)
     shop.run()
-    shop.put("orders", columns, (2, 10, june(2), 2), (3, 10, june(1, 5), 1))
+    shop.put("orders", columns, (2, 10, june(2), 2), *there)
     result = shop.run()
-    assert result.deleted == 1
-    assert result.warnings == ["Watermark column 'Batch' not found in target schema; skipping it for delete detection."]
-    assert shop.flags("orders", "OrderID") == {1: True, 2: False, 3: False}
+    assert result.deleted == deleted
+    skipped = "Watermark column 'Batch' not found in target schema; skipping it for delete detection."
+    assert result.warnings[0] == skipped
+    assert len(result.warnings) == (1 if deleted else 2)
+    assert shop.flags("orders", "OrderID") == {1: bool(deleted), 2: False, 3: False, 4: False}
+
+
+TIMED = [("OrderID", "bigint"), ("at", "timestamp")]
+
+
+def test_a_mark_that_is_kept_with_another_type_tells_no_window(shop):
+    """Of order 2 only the day is kept: nobody can tell that it lies below the hour from which was read."""
+    node = orders(read={"watermark": [{"column_name": "at"}]})
+    node["transform"] = {"steps": [{"operation": "cast", "params": {"columns": {"at": "date"}}}]}
+    shop.declare(node)
+    early, late = datetime(2024, 6, 1, 8, tzinfo=UTC), datetime(2024, 6, 1, 12, tzinfo=UTC)
+    shop.put("orders", TIMED, (1, late), (2, early), (3, late))
+    shop.run()
+    shop.put("orders", TIMED, (2, early), (3, late + timedelta(hours=1)))
+    result = shop.run()
+    assert result.deleted == 0
+    types = "is of type date in the table and timestamp at the source"
+    assert result.warnings == [f"Watermark column 'at' {types}; skipping it for delete detection."]
+
+
+@pytest.mark.parametrize(("type_", "values", "gap"), [("bigint", (1, 9), "7d"), ("string", ("a", "b"), 7)])
+def test_a_gap_must_suit_its_column(quick, type_, values, gap):
+    columns = [("OrderID", "bigint"), ("m", type_)]
+    quick.declare(orders(read={"watermark": [{"column_name": "m"}]}, step={"max_window_gap": gap}))
+    quick.put("orders", columns, (1, values[0]))
+    quick.run()
+    quick.put("orders", columns, (2, values[1]))
+    with pytest.raises(ReadError, match=f"max_window_gap: {gap} cannot be compared with column `m` of type {type_}"):
+        quick.run()
 
 
 @pytest.mark.parametrize("mode", MODES)

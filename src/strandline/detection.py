@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 from sqlglot import exp
@@ -12,6 +12,7 @@ from sqlglot import exp
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
 from strandline.control.ledger import RECORDED, Notebook
+from strandline.control.watermark import decided_by
 from strandline.engine.base import Engine, LakeSource
 from strandline.errors import ReadError, UnknownColumn
 from strandline.job import Job
@@ -19,7 +20,7 @@ from strandline.journal import log
 from strandline.plan.reading import live_source
 from strandline.slices import Slice, count
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, one_of, ordered, over, select, table
-from strandline.sql.portable import parse, refuse_untested
+from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.strategy.absence import Absence, partition_scope, window_scope
 from strandline.transform.registry import Detection
@@ -196,31 +197,53 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
         return None
     for name, (low, high) in bounds.items():
         log.info("%s: Delete detection window for column '%s': [%s <= %s <= %s]", node, name, low, name, high)
-        if name not in look.state.schema:
-            look.warn(f"Watermark column '{name}' not found in target schema; skipping it for delete detection.")
         if too_wide := _gap(look, name, high):
             look.warn(too_wide)
             return None
+    told = {name: bound for name, bound in bounds.items() if _comparable(look, name, look.state)}
+    if told and not decided_by(look.job.inputs[0].read, list(told)):
+        look.warn("what is left of the window is wider than what was read; no deletes are inferred")
+        return None
     log.info(
         "%s: inferDeletesFromMissing is active. Records in the watermark window "
         "that are missing from the source will be marked as deleted.",
         node,
     )
     log.warning("%s: Note: %s", node, NULL_MARKS)
-    scope = window_scope(bounds, look.state.schema)
+    scope = window_scope(told, look.state.schema)
     return scope if scope is None else all_of([scope, *_partitions(look)])
+
+
+def _comparable(look: _Look, name: str, state: TableState) -> bool:
+    """Does the table keep a mark as it was read? One of another type lies elsewhere: a day is not its hours."""
+    kept, read = state.schema.get(name), next(iter(look.slice_.rows.values())).schema.get(name)
+    if kept is None:
+        look.warn(f"Watermark column '{name}' not found in target schema; skipping it for delete detection.")
+        return False
+    if read is None or kept.type == read.type or family(kept.type) == family(read.type) == "integer":
+        return True
+    types = f"is of type {kept.type} in the table and {read.type} at the source"
+    look.warn(f"Watermark column '{name}' {types}; skipping it for delete detection.")
+    return False
 
 
 def _gap(look: _Look, name: str, high: Any) -> str | None:
     """A pause that was too long: what was changed and changed again meanwhile may look deleted."""
-    limit, mark = look.config.max_window_gap, look.job.past.marks().get(name)
+    limit, marks = look.config.max_window_gap, {n.casefold(): m for n, m in look.job.past.marks().items()}
+    mark = marks.get(name.casefold())
     allowed = duration(limit) if isinstance(limit, str) else limit
     if allowed is None or mark is None:
         return None
-    distance = high - mark.value
-    if isinstance(distance, timedelta) and not isinstance(allowed, timedelta):
+    times = isinstance(high, date)
+    if isinstance(high, str) or (isinstance(allowed, timedelta) and not times):
+        column = f"column `{name}` of type {mark.type}"
+        raise ReadError(
+            f"{look.job.node.name}: max_window_gap: {limit} cannot be compared with {column}",
+            hint="a text has no distance: leave it out" if isinstance(high, str) else "give a plain number",
+        )
+    if times and not isinstance(allowed, timedelta):
         allowed = timedelta(days=float(allowed))
-    if distance <= allowed:
+    if high - mark.value <= allowed:
         return None
     return f"{name} went from {mark.value} to {high}, further than max_window_gap: {limit}; no deletes are inferred"
 

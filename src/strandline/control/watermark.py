@@ -26,7 +26,7 @@ from strandline.sql.portable import family
 from strandline.sql.values import ORDERED, Value, converted, from_text, like, lowest, rescaled, to_text
 from strandline.types import Column, Schema
 
-__all__ = ["Limits", "Mark", "advanced", "check_expression", "limits", "raises_bound"]
+__all__ = ["Limits", "Mark", "advanced", "check_expression", "decided_by", "limits", "raises_bound"]
 
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 
@@ -97,6 +97,19 @@ def advanced(old: Mark | None, highest: Any, type_: str) -> Mark | None:
         before = converted(old.value, type_)
         new = max(before, new)
     return Mark(new, type_)
+
+
+def decided_by(read: ReadConfig, columns: Sequence[str]) -> bool:
+    """Is every row read whose marks in these columns lie at or above their bounds, whatever its other marks are?"""
+    there = {name.casefold() for name in columns}
+    if read.incremental is not None:
+        return (read.incremental.column or "").casefold() in there
+    groups: dict[int | str | None, bool] = {}
+    for entry in read.watermark:
+        one = entry.column_name.casefold() in there
+        before = groups.setdefault(entry.operation_group, one)
+        groups[entry.operation_group] = before or one if entry.operation == "or" else before and one
+    return all(groups.values())
 
 
 # --- the predicate -----------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class LocalWorkspace:
             self.run(f'CREATE TEMP TABLE "{name}" AS {render(tree, self.dialect)}')
             relation = self.relation(name)
             measured = select(*(named(m, n) for n, m in measures.items())).from_(table(name))
-            values = self.run(render(measured, self.dialect)).fetchall()[0]
+            values = self.fetch(measured)[0]
             kept = self.query(rows_of(relation).where(keep)) if keep is not None else relation
         return Staged(kept, dict(zip(measures, values, strict=True)))
 
