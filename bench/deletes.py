@@ -36,7 +36,8 @@ def make(folder: Path, rows: int) -> None:
         return
     con = duckdb.connect()
     con.execute("SET TimeZone = 'UTC'")
-    last = con.sql(f"SELECT max(updated_at)::VARCHAR FROM '{folder}/full/*.parquet'").fetchall()[0][0]  # the mark must not move
+    # the newest row stays, so that the mark does not move
+    last = con.sql(f"SELECT max(updated_at)::VARCHAR FROM '{folder}/full/*.parquet'").fetchall()[0][0]
     gone = f"id % 200 = 0 AND updated_at < TIMESTAMPTZ '{last}'"
     for name, where in (("rest", f"NOT ({gone})"), ("few", f"NOT ({gone}) AND id % {max(rows // 1000, 1)} = 1")):
         (folder / name).mkdir(exist_ok=True)

@@ -19,7 +19,22 @@ from strandline.job import Job
 from strandline.journal import log
 from strandline.plan.reading import live_source
 from strandline.slices import Slice, count
-from strandline.sql.expr import all_of, cast, col, eq, lit, named, one_of, ordered, over, select, table
+from strandline.sql.expr import (
+    all_of,
+    col,
+    count_where,
+    eq,
+    is_null,
+    lit,
+    named,
+    negate,
+    one_of,
+    ordered,
+    over,
+    rows_of,
+    select,
+    table,
+)
 from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.strategy.absence import Absence, partition_scope, window_scope
@@ -148,7 +163,14 @@ def _snapshot(look: _Look) -> tuple[Absence, Callable[[], bool]]:
         scope = exp.false()
     rows = look.at_step
     absence = _absence(look, Snapshot(rows), scope=scope, fresh=coverage.get("snapshot") != last)
-    return absence, lambda: count(look.engine, rows) == 0
+    return absence, lambda: _no_key(look, rows)
+
+
+def _no_key(look: _Look, rows: Relation) -> bool:
+    """Is there no row with a whole key? Rows that have lost their keys are as little evidence as no rows."""
+    names = [rows.schema.get(k) for k in look.config.keys]
+    whole = [negate(is_null(col(c.name))) for c in names if c is not None]
+    return count(look.engine, look.engine.query(rows_of(rows).where(all_of(whole)))) == 0
 
 
 # --- by the live source ------------------------------------------------------------------------------------
@@ -165,7 +187,8 @@ def _live(look: _Look) -> tuple[Absence, Callable[[], bool]]:
             missing[0], relation.schema.names, where=f"{look.job.node.name}: sql_compare, {source.label}"
         )
     keys = [named(col(c.name), c.name) for k in config.keys if (c := relation.schema.get(k))]
-    counted = {"n": cast(exp.Count(this=exp.Star()), "bigint")}
+    whole = all_of(negate(is_null(col(k.alias))) for k in keys)
+    counted = {"n": count_where(whole)}
     staged = look.engine.stage(select(*keys).from_(table(relation.name)), counted, None)
     log.info("%s: the live source has %s keys", look.job.node.name, staged.measures["n"])
     return _absence(look, LiveKeys(staged.relation), scope=None), lambda: staged.measures["n"] == 0

@@ -180,6 +180,11 @@ def _keys(frame: Frame, keys: Sequence[str]) -> frozenset[Key]:
     return frozenset(key_of(row, keys) for row in frame.rows)
 
 
+def _no_key(rows: Iterable[Row], keys: Sequence[str]) -> bool:
+    """Rows that have lost their keys are as little evidence as no rows."""
+    return not any(all(row[k] is not None for k in keys) for row in rows)
+
+
 def by_presence(slice_: Frame, keys: Sequence[str]) -> Evidence:
     """A slice shows what is there, and nothing about the rest."""
     return Evidence(_keys(slice_, keys), covers=lambda _: False)
@@ -191,7 +196,7 @@ def by_snapshot(slice_: Frame, keys: Sequence[str], snapshot: Any, last: Any) ->
     return Evidence(
         _keys(slice_, keys),
         covers=lambda _: last is not None and fresh,
-        empty=not slice_.rows,
+        empty=_no_key(slice_.rows, keys),
         fresh=fresh,
         first=last is None,
     )
@@ -199,8 +204,9 @@ def by_snapshot(slice_: Frame, keys: Sequence[str], snapshot: Any, last: Any) ->
 
 def by_source(live: Iterable[Row], keys: Sequence[str]) -> Evidence:
     """`sql_compare`: the keys that the live source has now."""
-    seen = frozenset(key_of(row, keys) for row in live)
-    return Evidence(seen, covers=lambda _: True, empty=not seen, live=True)
+    rows = list(live)
+    seen = frozenset(key_of(row, keys) for row in rows)
+    return Evidence(seen, covers=lambda _: True, empty=_no_key(rows, keys), live=True)
 
 
 def by_window(slice_: Frame, keys: Sequence[str], column: str, low: Any, partition_by: Sequence[str] = ()) -> Evidence:
