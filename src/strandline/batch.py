@@ -140,7 +140,7 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
         keeping,
         finding.absence if finding else None,
         _condition(job, engine, shape.columns),
-        unique=_unique(job.node),
+        unique=_unique(job.node) or _counted(job, engine, rows),
         stored=state.roles if state else {},
     )
     proposal = keyed.proposal(question, parts)
@@ -277,6 +277,16 @@ def _unique(node: NodeConfig) -> bool:
     if not steps or node.transformation_sql is not None or steps[-1].operation != "deduplicate":
         return False
     return {str(k).casefold() for k in steps[-1].params["keys"]} <= {k.casefold() for k in node.write.keys}
+
+
+def _counted(job: Job, engine: Engine, rows: Relation) -> bool:
+    """Where rows can be asked twice, counting their keys is cheaper than taking whole rows through a window."""
+    if not engine.rereads or job.node.transformation_sql is not None:
+        return False
+    keys = _spelled(rows, job.node.write.keys)
+    if found := engine.fetch(duplicates(rows, keys, 5)):
+        raise DuplicateKeys(keys, int(found[0][-1]), [f[:-1] for f in found])
+    return True
 
 
 # --- evaluate and judge ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ class Recorder:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.dialect = engine.dialect
+        self.rereads = False  # nothing is asked here, only written down
         self.parts: list[tuple[str, exp.Query]] = []
         self.names: dict[str, str] = {}
 
