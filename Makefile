@@ -1,6 +1,6 @@
 # Everything here works on a clean clone: what a target needs is set up the first time and left alone afterwards.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint type clean
+.PHONY: help setup demo test soak bench lint type clean
 MAKEFLAGS += --no-print-directory
 
 BIN   := .venv/bin
@@ -23,6 +23,10 @@ demo: $(READY)  ## Run a small shop from its database to Gold, change it, run ag
 
 test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
 	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
+
+soak: $(READY)  ## Live through 2,160 generated histories in process and 108 on Spark (about an hour)
+	@STRANDLINE_EXAMPLES=15 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
+	@STRANDLINE_EXAMPLES=3 $(JAVA) $(BIN)/python -m pytest tests/parity/test_histories.py -m spark -k every_run $(ARGS)
 
 bench: $(READY)  ## Race against a script by hand and a plain MERGE (ARGS="--rows 100000", --json)
 	@$(JAVA) $(BIN)/python -m bench $(ARGS)

@@ -27,7 +27,7 @@ from strandline.sql.expr import col, lit, rows_of
 from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression, spark_types
 from strandline.strategy import append as appending
-from strandline.strategy import keyed
+from strandline.strategy import decisions
 from strandline.strategy.changes import (
     ACTION,
     ChangeSet,
@@ -143,7 +143,7 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
         unique=_unique(job.node) or _counted(job, engine, rows),
         stored=state.roles if state else {},
     )
-    proposal = keyed.proposal(question, parts)
+    proposal = decisions.proposal(question, parts)
     if job.node.change_log == "all":  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
     types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
@@ -306,7 +306,7 @@ def _lazy(engine: Engine, made: Reconciled) -> ChangeSet:
     """The change set of a first load; asked for its verbs only when it is committed."""
     assert made.question is not None
     decided = engine.query(made.proposal.rows)
-    return evaluated(made.proposal, engine.query(keyed.additions(decided, made.question, applied=True)), None)
+    return evaluated(made.proposal, engine.query(decisions.additions(decided, made.question, applied=True)), None)
 
 
 def _evaluate_unkeyed(engine: Engine, made: Reconciled) -> ChangeSet:
@@ -328,8 +328,8 @@ def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
     warnings = list(made.finding.warnings) if made.finding else []
     if made.proposal.lazy:
         return replace(outcome, warnings=tuple(warnings))
-    wanted = {**keyed.decision_measures(), **range_measures(made.proposal)}
-    staged = engine.stage(made.proposal.rows, wanted, keyed.keep())
+    wanted = {**decisions.decision_measures(), **range_measures(made.proposal)}
+    staged = engine.stage(made.proposal.rows, wanted, decisions.keep())
     verdict = _judge(job, made, staged.measures)
     applied = verdict is None or verdict.applied
     if verdict and verdict.warning:
@@ -337,13 +337,13 @@ def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
         log.log(INFO if verdict.kind == "skip" else WARNING, "%s: %s", job.node.name, verdict.warning)
     if staged.measures["null_keys"]:
         warnings.append(f"{staged.measures['null_keys']} rows have a NULL in their key and are never found deleted")
-    counts = keyed.counts_of(staged.measures, q.keeping, applied=applied)
+    counts = decisions.counts_of(staged.measures, q.keeping, applied=applied)
     if verdict and verdict.kind == "hold":
         counts = replace(counts, held=counts.held + verdict.found)
-    additions = engine.query(keyed.additions(staged.relation, q, applied=applied))
+    additions = engine.query(decisions.additions(staged.relation, q, applied=applied))
     if q.keeping.hard and q.keeping.history and counts.deleted:
         whole = rows_of(additions).where(exp.NEQ(this=col(ACTION), expression=lit("delete")))
-        gone = keyed.all_versions(additions, q)
+        gone = decisions.all_versions(additions, q)
         additions = engine.query(exp.union(whole, gone, distinct=False))
     changes = evaluated(made.proposal, additions, counts, key_ranges(staged.measures))
     return replace(

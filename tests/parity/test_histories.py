@@ -31,7 +31,7 @@ SHAPES = [
     ]
     for mode in ("upsert", "scd2")
 ]
-EXAMPLES = {"pandas": 14, "spark": 6}  # per shape: a run of a node costs about 0.13 s, so these take some four minutes
+EXAMPLES = {"pandas": 8, "spark": 2}  # per shape; `make soak` lives through many more
 
 
 def live_through(platform: Platform, past: Past, *, recorded: bool = False) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from sqlglot import exp
 
@@ -22,7 +21,6 @@ from strandline.sql.expr import (
     case,
     cast,
     col,
-    count_where,
     eq,
     is_null,
     lit,
@@ -38,13 +36,13 @@ from strandline.sql.expr import (
 from strandline.sql.hash import hashable, key_hash, row_hash
 from strandline.sql.portable import fault
 from strandline.strategy.absence import Absence, seen_keys
-from strandline.strategy.changes import ACTION, METADATA, Counts, Proposal, Removals, is_true
+from strandline.strategy.changes import ACTION, METADATA, is_true
 from strandline.types import Column, Relation, Schema
 
 ELSE, NOTE, STREAK = "_strandline_else", "_strandline_note", "_strandline_streak"
 _IN, _FOUND, _SEEN, _COPIES = "_strandline_in", "_strandline_found", "_strandline_seen", "_strandline_copies"
-_OLD, _STATE, _ALIVE, _NULL_KEY = "_strandline_old_", "_strandline_state", "_strandline_alive", "_strandline_null_key"
-_VERSION, _WAS, _PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
+_OLD, _STATE, ALIVE, NULL_KEY = "_strandline_old_", "_strandline_state", "_strandline_alive", "_strandline_null_key"
+VERSION, WAS, _PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
 _TYPES = {"row_hash": "bigint", "deleted": "boolean", "is_current": "boolean"}  # of the others: timestamp
 
 
@@ -103,12 +101,12 @@ def decide(q: Question) -> exp.Select:
     old = [col(_OLD + c.name) for c in (q.target.schema if q.target else ())]
     hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(_joined(q).subquery("j"))
     kept = [*values, *(col(h.alias) for h in hashed)]
-    extra = [named(_old(q, "valid_from", "timestamp"), _VERSION), named(_was(q), _WAS)]
+    extra = [named(_old(q, "valid_from", "timestamp"), VERSION), named(_was(q), WAS)]
     streak = named(col(STREAK) if _notes(q) else lit(0), STREAK)
     verbs = [named(_plain(q), _PLAIN), named(_state(q), _STATE), *_measured(q)]
     judged = select(*kept, *extra, streak, *verbs).from_(hashed_rows.subquery("h"))
     told = [named(_otherwise(), ELSE), named(_action(), ACTION), named(_note(), NOTE)]
-    return select(*kept, *map(col, (_VERSION, _WAS, STREAK, _ALIVE, _NULL_KEY)), *told).from_(judged.subquery("d"))
+    return select(*kept, *map(col, (VERSION, WAS, STREAK, ALIVE, NULL_KEY)), *told).from_(judged.subquery("d"))
 
 
 # --- joining -----------------------------------------------------------------------------------------------
@@ -339,9 +337,9 @@ def _measured(q: Question) -> list[exp.Alias]:
     """
     a = q.absence
     if a is None or q.target is None:
-        return [named(exp.false(), _ALIVE), named(exp.false(), _NULL_KEY)]
+        return [named(exp.false(), ALIVE), named(exp.false(), NULL_KEY)]
     nameless = all_of([_alive(q), _within(a.scope), negate(_whole_key(q))])
-    return [named(all_of([_alive(q), _within(a.among)]), _ALIVE), named(nameless, _NULL_KEY)]
+    return [named(all_of([_alive(q), _within(a.among)]), ALIVE), named(nameless, NULL_KEY)]
 
 
 _DOOMED = ("delete", "approved", "open", "silenced", "missing")
@@ -378,130 +376,3 @@ def _bind(condition: exp.Expr, columns: Schema, target: Relation) -> exp.Expr:
         return col(_OLD + found.name) if found.name in target.schema else cast(exp.null(), found.type)
 
     return exp.Paren(this=condition.copy().transform(bind))
-
-
-# --- measuring and writing ---------------------------------------------------------------------------------
-
-
-def keep() -> exp.Expr:
-    """The decided rows that matter later: what is written, and what is noted."""
-    idle = one_of(col(ACTION), ("unchanged", "stay"))
-    return any_of([negate(idle), one_of(col(NOTE), ("seen", "missing"))])
-
-
-def decision_measures() -> dict[str, exp.Expr]:
-    """What is counted while the decisions are evaluated."""
-    action, note = col(ACTION), col(NOTE)
-    counted = {
-        "inserted": eq(action, lit("insert")),
-        "updated": eq(action, lit("update")),
-        "unchanged": eq(action, lit("unchanged")),
-        "reopened": one_of(action, ("reopen", "revive")),
-        "deleted": eq(action, lit("delete")),
-        "buried": eq(action, lit("bury")),
-        "approved": eq(note, lit("approved")),
-        "open": eq(note, lit("open")),
-        "silenced": eq(note, lit("silenced")),
-        "missing": eq(note, lit("missing")),
-        "seen": eq(note, lit("seen")),
-        "alive": col(_ALIVE),
-        "null_keys": col(_NULL_KEY),
-    }
-    return {name: count_where(condition) for name, condition in counted.items()}
-
-
-def _unapproved() -> exp.Expr:
-    return exp.NEQ(this=exp.Coalesce(this=col(NOTE), expressions=[lit("")]), expression=lit("approved"))
-
-
-def counts_of(measured: Mapping[str, Any], keeping: Keeping, *, applied: bool) -> Counts:
-    """How many rows each verb touches under a verdict."""
-    m = measured
-    if applied:
-        buried = 0 if keeping.hard else m["buried"]
-        return Counts(m["inserted"] + buried, m["updated"], m["deleted"], m["unchanged"], m["reopened"], m["open"])
-    return Counts(
-        inserted=m["inserted"] + m["buried"],
-        updated=m["updated"],
-        deleted=m["approved"],
-        unchanged=m["unchanged"],
-        reopened=m["reopened"],
-        held=m["open"],
-    )
-
-
-_VERB = "_strandline_verb"
-
-
-def additions(decided: Relation, q: Question, *, applied: bool) -> exp.Select:
-    """The rows to write, each with its verb and its system columns."""
-    verb: exp.Expr = col(ACTION)
-    if not applied:
-        doubtful = all_of([one_of(col(ACTION), ("delete", "bury")), _unapproved()])
-        verb = case((doubtful, col(ELSE)), default=verb)
-    dropped = ("unchanged", "stay", *(("bury",) if q.keeping.hard else ()))
-    values = [col(c.name) for c in q.fit.columns]
-    hashed = [col(q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    spoken = select(*values, *hashed, col(_VERSION), col(_WAS), named(verb, _VERB)).from_(table(decided.name))
-    rows = _versions(spoken) if q.keeping.history else spoken
-    system = [named(_system(q, role), name) for role, name in q.keeping.roles.items()]
-    shown = case((eq(col(_VERB), lit("bury")), lit("insert")), default=col(_VERB))
-    outer = select(*(v.copy() for v in values), *system, named(shown, ACTION)).from_(rows.subquery("v"))
-    return outer.where(negate(one_of(col(_VERB), dropped)))
-
-
-def _versions(spoken: exp.Select) -> exp.Select:
-    """A changed row of a history is two: the version that ends and the one that begins."""
-    part = "_strandline_part"
-    two = exp.union(select(named(lit(0), part)), select(named(lit(1), part)), distinct=False)
-    ends = all_of([eq(col(_VERB, "x"), lit("update")), eq(col(part, "p"), lit(1))])
-    columns = [e.alias_or_name for e in spoken.expressions if e.alias_or_name != _VERB]
-    verb = named(case((ends, lit("close")), default=col(_VERB, "x")), _VERB)
-    doubled = select(*(named(col(c, "x"), c) for c in columns), verb).from_(spoken.subquery("x"))
-    doubled = doubled.join(two.subquery("p"), join_type="cross")
-    return doubled.where(any_of([eq(col(part, "p"), lit(0)), eq(col(_VERB, "x"), lit("update"))]))
-
-
-def _system(q: Question, role: str) -> exp.Expr:
-    """What a system column holds in a row to write."""
-    at, ends = lit(q.keeping.at), one_of(col(_VERB), ("close", "delete", "bury"))
-    match role:
-        case "row_hash":
-            return col(q.keeping.roles["row_hash"])
-        case "deleted":
-            gone = one_of(col(_VERB), ("delete", "bury"))
-            stays = all_of([eq(col(_VERB), lit("update")), col(_WAS)])  # nothing says that it is back
-            return any_of([gone, stays]) if not q.keeping.history else gone
-        case "is_current":
-            return negate(ends)
-        case "valid_from":
-            return case((one_of(col(_VERB), ("close", "delete")), col(_VERSION)), default=at)
-        case "valid_to":
-            return case((ends, at), default=cast(exp.null(), "timestamp"))
-    return at
-
-
-def proposal(q: Question, partition_by: tuple[str, ...]) -> Proposal:
-    """The shape of the change set to come; its rows are the decisions."""
-    columns = q.fit.columns.plus(*q.keeping.columns)
-    locator = tuple(c.name for c in q.keys)
-    if q.keeping.history:
-        locator += (q.keeping.roles["valid_from"],)
-    lazy = q.target is None and (q.absence is None or not q.absence.live)
-    roles = dict(q.keeping.roles)
-    return Proposal(decide(q), columns, Removals.REPLACED, locator, partition_by, roles, q.keeping.hard, lazy)
-
-
-def all_versions(gone: Relation, q: Question) -> exp.Select:
-    """For a hard delete in a history: every version of the keys that go, as rows to delete."""
-    target = q.target
-    assert target is not None
-    there = {c.fold for c in target.schema}
-    columns = [*q.fit.columns, *q.keeping.columns]
-    values = [named(col(c.name, "t") if c.fold in there else cast(exp.null(), c.type), c.name) for c in columns]
-    hit = select(lit(1)).from_(table(gone.name, "g"))
-    hit = hit.where(
-        all_of([*(eq(col(c.name, "g"), col(c.name, "t")) for c in q.keys), eq(col(ACTION, "g"), lit("delete"))])
-    )
-    rows = select(*values, named(lit("delete"), ACTION)).from_(table(target.name, "t"))
-    return rows.where(exp.Exists(this=hit))
