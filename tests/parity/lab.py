@@ -36,7 +36,7 @@ def for_all(
     factor = float(os.environ.get("STRANDLINE_EXAMPLES", "1"))
 
     def check(holds: Callable[[Any], None]) -> None:
-        examples = max(2, round(counts[engine_name] * share * factor))
+        examples = max(1, round(counts[engine_name] * share * factor))
         settings(max_examples=examples)(given(cases)(holds))()
 
     return check
