@@ -120,7 +120,7 @@ def cells():
             yield fault, mode, limits
 
 
-@pytest.mark.parametrize(("fault", "mode", "limits"), cells())
+@pytest.mark.parametrize(("fault", "mode", "limits"), list(cells()))
 def test_a_fault(tmp_path, pandas_platform, request, fault, mode, limits):
     server = request.getfixturevalue("postgres_url") if FAULTS[fault].ends else None
     found = live_through(tmp_path, pandas_platform, FAULTS[fault], mode, limits, server)
