@@ -140,7 +140,7 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
         keeping,
         finding.absence if finding else None,
         _condition(job, engine, shape.columns),
-        unique=_unique(job.node) or _counted(job, engine, rows),
+        unique=_unique(job.node),
         stored=state.roles if state else {},
     )
     proposal = decisions.proposal(question, parts)
@@ -279,16 +279,6 @@ def _unique(node: NodeConfig) -> bool:
     return {str(k).casefold() for k in steps[-1].params["keys"]} <= {k.casefold() for k in node.write.keys}
 
 
-def _counted(job: Job, engine: Engine, rows: Relation) -> bool:
-    """Where rows can be asked twice, counting their keys is cheaper than taking whole rows through a window."""
-    if not engine.rereads or job.node.transformation_sql is not None:
-        return False
-    keys = _spelled(rows, job.node.write.keys)
-    if found := engine.fetch(duplicates(rows, keys, 5)):
-        raise DuplicateKeys(keys, int(found[0][-1]), [f[:-1] for f in found])
-    return True
-
-
 # --- evaluate and judge ------------------------------------------------------------------------------------
 
 
@@ -373,3 +363,5 @@ def duplicate_keys(engine: Engine, rows: Relation, keys: Sequence[str]) -> Dupli
     if not found:
         return ReadError("keys occurred more than once, and then no more: the source changed while it was read")
     return DuplicateKeys(_spelled(rows, keys), int(found[0][-1]), [f[:-1] for f in found])
+
+

@@ -22,7 +22,6 @@ class Recorder:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.dialect = engine.dialect
-        self.rereads = False  # nothing is asked here, only written down
         self.parts: list[tuple[str, exp.Query]] = []
         self.names: dict[str, str] = {}
 

@@ -103,7 +103,6 @@ class Engine(Protocol):
     """One workspace of one engine."""
 
     dialect: str
-    rereads: bool  # does a relation give the same rows when it is asked again, at the cost of the columns asked for?
 
     def scan(self, source: Source) -> Scan:
         """Give a source a name; nothing needs to be read yet."""

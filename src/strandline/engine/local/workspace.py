@@ -29,7 +29,6 @@ class LocalWorkspace:
     """One node's DuckDB: spills to a folder of its own, in UTC."""
 
     dialect = "duckdb"
-    rereads = True
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection

@@ -19,8 +19,6 @@ from strandline.types import Column, Table, Token
 
 _TXN = "spark.databricks.delta.write."
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-# the additions are files that nobody changes: a MERGE that copies them first also forgets how small they are
-_STAGED = {"spark.databricks.delta.merge.materializeSource": "none"}
 
 
 def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
@@ -49,7 +47,7 @@ def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token
 @contextmanager
 def _token(session: SparkSession, token: Token, text: str) -> Iterator[None]:
     """Whatever this session commits meanwhile carries the token; the session is the node's own."""
-    settings = {_TXN + "txnAppId": token.app_id, _TXN + "txnVersion": str(token.batch), _METADATA: text, **_STAGED}
+    settings = {_TXN + "txnAppId": token.app_id, _TXN + "txnVersion": str(token.batch), _METADATA: text}
     for key, value in settings.items():
         session.conf.set(key, value)
     try:

@@ -26,7 +26,6 @@ class SparkWorkspace:
     """One node's Spark session."""
 
     dialect = "spark"
-    rereads = False  # a relation may be a query that a database runs again
 
     def __init__(self, session: SparkSession, staging: Path) -> None:
         self.session = session
