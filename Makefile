@@ -25,8 +25,8 @@ test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
 	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
 
 soak: $(READY)  ## Live through 2,160 generated histories in process and 108 on Spark (about an hour)
-	@STRANDLINE_EXAMPLES=15 $(BIN)/python -m pytest tests/test_source_faults.py -m "not spark" $(ARGS)
-	@STRANDLINE_EXAMPLES=15 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
+	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_source_faults.py -m "not spark" $(ARGS)
+	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_histories.py -m spark -k every_run $(ARGS)
 
 bench: $(READY)  ## Race against a script by hand and a plain MERGE (ARGS="--rows 100000", --json)

@@ -31,7 +31,7 @@ SHAPES = [
     ]
     for mode in ("upsert", "scd2")
 ]
-EXAMPLES = {"pandas": 8, "spark": 1}  # per shape; `make soak` lives through many more
+EXAMPLES = {"pandas": 5, "spark": 1}  # per shape; `make soak` lives through many more
 
 
 def live_through(platform: Platform, past: Past, *, recorded: bool = False) -> None:
