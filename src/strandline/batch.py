@@ -363,5 +363,3 @@ def duplicate_keys(engine: Engine, rows: Relation, keys: Sequence[str]) -> Dupli
     if not found:
         return ReadError("keys occurred more than once, and then no more: the source changed while it was read")
     return DuplicateKeys(_spelled(rows, keys), int(found[0][-1]), [f[:-1] for f in found])
-
-

@@ -11,6 +11,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlglot import exp
 
 from strandline.engine.base import FileSource
 from strandline.engine.sources.files import newest
@@ -149,7 +150,9 @@ def scanned(platform, source):
     """The columns, the rows and the number of rows read."""
     with platform.workspace("n") as engine:
         scan = engine.scan(source)
-        found = sorted(engine.fetch(rows_of(scan.relation)), key=repr)
+        staged = engine.stage(rows_of(scan.relation), {"n": exp.Count(this=exp.Star())}, None)
+        found = sorted(engine.fetch(rows_of(staged.relation)), key=repr)
+        assert staged.measures["n"] == len(found)
         return scan.relation.schema.names, found, scan.rows_read()
 
 

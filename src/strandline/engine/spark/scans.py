@@ -17,6 +17,7 @@ from strandline.engine.base import FileSource, LakeSource, SqlSource
 from strandline.engine.delta_rows import row_count
 from strandline.engine.sources import files as file_sources
 from strandline.engine.sources import sql as sql_sources
+from strandline.engine.spark.observed import observed
 from strandline.sql.expr import col, lit, named
 from strandline.sql.portable import checked_cast, render
 
@@ -132,9 +133,10 @@ def _counted(frame: DataFrame) -> Counted:
 
     def rows() -> int | None:
         try:
-            return int(seen.get["n"])
+            found = observed(seen)
         except Py4JError:  # nothing was observed: Spark saw that the rows cannot matter, and read none of them
             return None
+        return int(found["n"]) if found else None
 
     return frame.observe(seen, f.count(f.lit(1)).alias("n")), rows
 

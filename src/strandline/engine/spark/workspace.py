@@ -16,6 +16,7 @@ from strandline.engine import delta_log
 from strandline.engine.base import FileSource, LakeSource, Scan, Source, SqlSource, Staged
 from strandline.engine.spark import delta, scans
 from strandline.engine.spark.failures import translated
+from strandline.engine.spark.observed import observed
 from strandline.errors import TransformError
 from strandline.sql.portable import render
 from strandline.strategy.changes import ChangeSet
@@ -57,13 +58,16 @@ class SparkWorkspace:
         with translated("stage", self.files):
             frame = self.session.sql(render(tree, self.dialect))
             seen = Observation()
-            frame = frame.observe(seen, *(f.expr(render(m, self.dialect)).alias(n) for n, m in measures.items()))
+            figures = [f.expr(render(m, self.dialect)).alias(n) for n, m in measures.items()]
+            nothing = frame.limit(0)
+            frame = frame.observe(seen, *figures)
             if keep is not None:
                 frame = frame.where(f.expr(render(keep, self.dialect)))
             path = str(self.staging / self._fresh())
             frame.write.parquet(path)
             staged = self.session.read.schema(frame.schema).parquet(path)
-            return Staged(self.relation(staged), seen.get)
+            # not observed: Spark saw beforehand that there can be no row
+            return Staged(self.relation(staged), observed(seen) or nothing.agg(*figures).collect()[0].asDict())
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
         with translated("fetch", self.files):
