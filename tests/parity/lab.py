@@ -26,7 +26,7 @@ from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
 from strandline.types import Clock
 
-EXAMPLES = {"pandas": 40, "spark": 5}
+EXAMPLES = {"pandas": 40, "spark": 3}
 
 
 def for_all(
