@@ -87,7 +87,7 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
     there = select(*map(col, names), named(_copy(names), _COPY)).from_(there.subquery("u"))
     on = all_of([*(same(col(n, "s"), col(n, "t")) for n in names), eq(col(_COPY, "s"), col(_COPY, "t"))])
     have = select(lit(1)).from_(there.subquery("t")).where(on)
-    stamped = [named(lit(stamp.batch), stamp.column)] if stamp else []
+    stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
     out = select(*(col(n, "s") for n in fit.columns.names), *stamped, named(lit("insert"), ACTION))
     return out.from_(come.subquery("s")).where(exp.Not(this=exp.Exists(this=have)))
 
@@ -161,7 +161,7 @@ def _side(relation: Relation, columns: list[Column], weight: int) -> exp.Select:
 
 
 def _additions(rows: Relation, fit: Fit, stamp: Stamp | None) -> exp.Select:
-    stamped = [named(lit(stamp.batch), stamp.column)] if stamp else []
+    stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
     return select(*_values(rows, fit.columns), *stamped, named(lit("insert"), ACTION)).from_(table(rows.name))
 
 
