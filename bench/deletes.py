@@ -98,7 +98,7 @@ class _Ours:
         shutil.rmtree(self.folder, ignore_errors=True)
         if not self.loaded.exists():
             self._show("full")
-            self.project = self._project()
+            self.project = self._project(loading=True)
             self.run()
             put_back(self.folder, self.loaded)
             shutil.rmtree(self.folder)
@@ -114,19 +114,22 @@ class _Ours:
         (self.folder / "landing").mkdir(parents=True, exist_ok=True)
         put_back(self.data / name, self.folder / "landing" / "current")
 
-    def _project(self) -> StrandlineProject:
+    def _project(self, *, loading: bool = False) -> StrandlineProject:
         read: dict[str, Any] = {"connection": "files", "path": "current/*.parquet"}
         params: dict[str, Any] = {"mode": self.kind, "keys": ["id"]}
         if self.kind == "watermark_window":
             read["incremental"] = {"mode": "stateful", "column": "updated_at", "watermark_lag": self.lag}
         if self.kind == "sql_compare":
             params |= {"source_connection": "live", "source_table": "live"}
-        node = {
+        node: dict[str, Any] = {
             "name": "t",
             "read": read,
             "transform": {"steps": [{"operation": "detect_deletes", "params": params}]},
             "write": {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]},
         }
+        if loading and self.kind == "sql_compare":  # the live source lacks the keys already: they must come alive first
+            del node["transform"]
+            node["write"] = {**node["write"], "delete_strategy": "soft"}
         live = {"type": "sql", "url": f"sqlite:///{self.data / 'live.db'}"}
         return make_project(self.folder, [node], connections={"live": live})
 
