@@ -400,6 +400,18 @@ def three_of_five_are_gone(shop, **params):
     return shop
 
 
+def test_many_keys_come_as_runs(shop, lines):
+    shop.declare(compared())
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 11999)"
+    shop.sql(FIVE[0], f"INSERT INTO customers {numbers} SELECT i, 'n' || i FROM n")
+    assert shop.run().inserted == 12_000
+    shop.sql("DELETE FROM customers WHERE id % 1000 = 7")
+    result = shop.run()
+    assert (result.deleted, result.updated, result.inserted) == (12, 0, 0)
+    assert ("INFO", "customers: the live source has 11988 keys, in 13 runs") in lines()
+    assert {k for k, gone in shop.flags("customers").items() if gone} == set(range(7, 12_000, 1000))
+
+
 def test_a_breach_that_warns(quick, lines):
     result = three_of_five_are_gone(quick).run()
     assert (result.deleted, len(result.warnings)) == (3, 1)

@@ -14,6 +14,7 @@ from strandline.config.increments import duration
 from strandline.control.ledger import RECORDED, Notebook
 from strandline.control.watermark import decided_by
 from strandline.engine.base import Engine, LakeSource
+from strandline.engine.sources import key_runs
 from strandline.errors import ReadError, UnknownColumn
 from strandline.job import Job
 from strandline.journal import log
@@ -181,6 +182,8 @@ def _live(look: _Look) -> tuple[Absence, Callable[[], bool]]:
     config = look.config
     source = live_source(look.job.project, config)
     relation = look.engine.scan(source).relation
+    if key_runs.folded(relation):
+        return _live_runs(look, relation)
     missing = [k for k in config.keys if k not in relation.schema]
     if missing:
         raise UnknownColumn(
@@ -192,6 +195,15 @@ def _live(look: _Look) -> tuple[Absence, Callable[[], bool]]:
     staged = look.engine.stage(select(*keys).from_(table(relation.name)), counted, None)
     log.info("%s: the live source has %s keys", look.job.node.name, staged.measures["n"])
     return _absence(look, LiveKeys(staged.relation), scope=None), lambda: staged.measures["n"] == 0
+
+
+def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, Callable[[], bool]]:
+    """The live source's keys, carried as runs of consecutive numbers."""
+    staged = look.engine.stage(rows_of(runs), {"n": key_runs.count(), "runs": exp.Count(this=exp.Star())}, None)
+    found = staged.measures
+    log.info("%s: the live source has %s keys, in %s runs", look.job.node.name, found["n"], found["runs"])
+    keys = look.engine.query(key_runs.unfold(staged.relation, look.config.keys[0], runs.schema.columns[0].type))
+    return _absence(look, LiveKeys(keys), scope=None), lambda: found["n"] == 0
 
 
 # --- by a window -------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class SqlSource:
     columns: tuple[str, ...] | None = None
     where: tuple[exp.Expr, ...] = ()  # hints: what the engine will filter again
     hints: Callable[[Schema], list[exp.Expr]] | None = None  # more of them, once the columns are known
+    runs: bool = False  # a single whole-number column may come as runs of consecutive numbers (`key_runs`)
 
     @property
     def label(self) -> str:

@@ -120,7 +120,9 @@ def live_source(project: Project, config: DeleteDetectionConfig) -> SqlSource:
         raise ReadError(f"sql_compare: `{name}` is not a database", hint="name a connection with type: sql")
     table = None if config.source_query else config.source_table
     columns = tuple(k.casefold() for k in config.keys)
-    return SqlSource(_endpoint(project, name, connection), table=table, query=config.source_query, columns=columns)
+    endpoint = _endpoint(project, name, connection)
+    # a query may be dear: it is not asked a second time whether runs of keys would pay
+    return SqlSource(endpoint, table=table, query=config.source_query, columns=columns, runs=table is not None)
 
 
 def _sql(project: Project, node: NodeConfig, read: ReadConfig, connection: SqlConnection) -> Source:

@@ -21,6 +21,7 @@ from sqlglot import exp
 
 from strandline.config.resolve import redact
 from strandline.engine.base import SqlEndpoint, SqlSource
+from strandline.engine.sources import key_runs
 from strandline.errors import EngineError, ReadError, SourceDown, StrandlineError, UnknownColumn, did_you_mean
 from strandline.plan.pushdown import pushed
 from strandline.sql.expr import case, cast, col, eq, ident, lit, named, select
@@ -66,6 +67,9 @@ def plan_read(source: SqlSource, *, partitioned: bool) -> SqlRead:
         # with a name among them that is not there, all are read: whoever asks for it will say so, and needs the others
         known = wanted <= {c.name.casefold() for c in every}
         columns = [c for c in every if c.name.casefold() in wanted] if wanted and known else every
+        alone = columns[0] if source.runs and len(columns) == 1 else None
+        if alone and key_runs.pays(connection, origin, alone.name, alone.type, dialect):
+            return _runs(origin, alone, dialect)
         tree = select(*(named(c.expression, c.name) for c in columns))
         bounds: list[str] = []
         if partitioned and source.partition_column and source.num_partitions:
@@ -76,6 +80,13 @@ def plan_read(source: SqlSource, *, partitioned: bool) -> SqlRead:
         for predicate in _pushed(connection, source, every, dialect):
             tree = tree.where(predicate)
         return SqlRead(tree.sql(dialect=dialect), columns, bounds)
+
+
+def _runs(origin: exp.Expr, key: WireColumn, dialect: str) -> SqlRead:
+    """The keys as the ends of their runs."""
+    statement = key_runs.runs(origin, key.name, dialect).sql(dialect=dialect)
+    ends = [WireColumn(n, key.type, key.wire, col(n)) for n in (key_runs.LOW, key_runs.HIGH)]
+    return SqlRead(statement, ends, [])
 
 
 def _pushed(
