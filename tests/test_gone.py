@@ -52,10 +52,9 @@ def verbs(engine, slice_, table, *, history=False, absence=None, hard=False):
 
 @pytest.mark.parametrize("history", [False, True], ids=["upsert", "scd2"])
 def test_a_row_that_says_it_is_gone(platform, history):
-    slice_ = [
-        {"k": k, "v": "new", "gone": gone} for k, gone in ((1, True), (2, True), (3, True), (4, False), (5, None))
-    ]
-    table = [stored(1, history=history), stored(2, dead=True, history=history), stored(4, history=history)]
+    told = ((1, True), (2, True), (3, True), (4, False), (5, None), (6, False))
+    slice_ = [{"k": k, "v": "new", "gone": gone} for k, gone in told]
+    table = [stored(k, dead=k in (2, 6), history=history) for k in (1, 2, 4, 6)]
     with platform.workspace("n") as engine:
         found = verbs(engine, slice_, table, history=history)
     assert found == {
@@ -64,6 +63,7 @@ def test_a_row_that_says_it_is_gone(platform, history):
         3: ("stay", "stay"),  # never there
         4: ("update", "update"),
         5: ("insert", "insert"),  # NULL announces nothing
+        6: ("reopen", "reopen"),  # it is back
     }
 
 

@@ -261,7 +261,7 @@ def _plain(q: Question) -> exp.Expr:
     absence = q.absence
     if absence is not None and absence.live:  # what the source no longer has is no news of a row that is gone already
         branches.append((all_of([_dead(q), negate(is_true(col(_SEEN)))]), lit("stay")))
-    if q.keeping.history or absence is not None:
+    if q.keeping.history or absence is not None or q.gone is not None:  # a source that announces deletes shows presence
         branches.append((_dead(q), lit("reopen")))
     branches.append((all_of(_equal(q)), lit("unchanged")))
     if q.condition is not None:
