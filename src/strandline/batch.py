@@ -45,7 +45,7 @@ from strandline.transform import registry
 from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import Detection, EngineContext
 from strandline.transform.sql import run_sql
-from strandline.types import Column, Relation, Schema, Snapshot, TableState
+from strandline.types import Column, Relation, Schema, Snapshot, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,20 @@ class Reconciled:
 
 
 @dataclass(frozen=True)
+class Landing:
+    """The events that a history in business time commits before its table."""
+
+    table: Table
+    state: TableState | None
+    changes: ChangeSet
+    added: tuple[Column, ...] = ()
+
+    @property
+    def commits(self) -> bool:
+        return self.state is None or self.changes.counts is None or self.changes.counts.any
+
+
+@dataclass(frozen=True)
 class Outcome:
     """An evaluated and judged batch, ready to be applied."""
 
@@ -80,6 +94,7 @@ class Outcome:
     decided: Relation | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    events: Landing | None = None
 
 
 # --- transform ---------------------------------------------------------------------------------------------
@@ -123,16 +138,15 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
     """What the slice means for the target, as a proposal; the target as it is now comes along."""
     rows = made.rows
     roles = system_roles(job, state)
-    _check_columns(job, rows, state, roles)
+    check_columns(job, rows, state, roles)
     shape = fit(rows.schema, state.schema if state else None, state.system if state else (), job.target.label)
     target = target_rows(job, engine, state)
-    parts = state.partition_by if state else tuple(_spelled(rows, job.node.write.partition_by))
-    rows = engine.query(appending.partitionable(rows, parts)) if _texts(rows, parts) else rows
+    parts, rows = partitioned(job, engine, rows, state)
     if not job.node.write.keyed:
         proposal = _unkeyed(job, slice_, rows, shape, parts, target, roles)
-        return Reconciled(shape, proposal, target, _new_system(proposal.roles, state, {"batch_id": "bigint"}))
+        return Reconciled(shape, proposal, target, new_system(proposal.roles, state, {"batch_id": "bigint"}))
     finding = detection.find(job, engine, slice_, rows, made.detection, state)
-    keeping = Keeping(tuple(_spelled(rows, job.node.write.keys)), roles, job.at, hard=is_hard(job))
+    keeping = Keeping(tuple(spelled(rows, job.node.write.keys)), roles, job.at, hard=is_hard(job))
     question = Question(
         rows,
         target,
@@ -147,7 +161,21 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
     if job.node.change_log == "all":  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
     types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
-    return Reconciled(shape, proposal, target, _new_system(roles, state, types), question, finding)
+    return Reconciled(shape, proposal, target, new_system(roles, state, types), question, finding)
+
+
+def partitioned(job: Job, engine: Engine, rows: Relation, state: TableState | None) -> tuple[tuple[str, ...], Relation]:
+    """How the table is partitioned, and the rows without what a partition cannot hold."""
+    parts = state.partition_by if state else tuple(spelled(rows, job.node.write.partition_by))
+    return parts, engine.query(appending.partitionable(rows, parts)) if _texts(rows, parts) else rows
+
+
+def announcing(job: Job, engine: Engine, rows: Relation) -> exp.Expr | None:
+    """The condition by which a row announces a delete, over the rows to write."""
+    sql = job.node.write.delete_when
+    if sql is None:
+        return None
+    return EngineContext(engine, rows, f"{job.node.name}: write.delete_when").expression(sql)
 
 
 def _unkeyed(
@@ -165,7 +193,7 @@ def _unkeyed(
     reread = None
     if target is not None and (slice_.marked or "marks" in slice_.coverage):
         lows = {n: low for n, (low, _) in slice_.window.items() if low is not None}
-        reread = appending.Reread(target, lows, slice_.marked, tuple(_spelled(rows, job.node.write.keys)))
+        reread = appending.Reread(target, lows, slice_.marked, tuple(spelled(rows, job.node.write.keys)))
     return appending.append(rows, shape, appending.Appending(parts, target is None, stamp, reread))
 
 
@@ -201,7 +229,7 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     return {role: stored.get(role, names[role]) for role in wanted}
 
 
-def _new_system(roles: Mapping[str, str], state: TableState | None, types: Mapping[str, str]) -> dict[str, Column]:
+def new_system(roles: Mapping[str, str], state: TableState | None, types: Mapping[str, str]) -> dict[str, Column]:
     have = state.roles if state else roles
     return {role: Column(name, types[role]) for role, name in roles.items() if role not in have}
 
@@ -221,10 +249,13 @@ def _texts(rows: Relation, parts: Sequence[str]) -> bool:
     return any((c := rows.schema.get(p)) and family(c.type) == "text" for p in parts)
 
 
-def _check_columns(job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]) -> None:
-    for key in ("keys", "partition_by"):
-        for name in getattr(job.node.write, key):
-            if name not in rows.schema:
+def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]) -> None:
+    write = job.node.write
+    for key in ("keys", "partition_by", "track", "effective_at", "sequence_by"):
+        found = getattr(write, key) or ()
+        for name in (found,) if isinstance(found, str) else found:
+            stays = key == "track" and state is not None and name in state.schema  # gone from the source only
+            if name not in rows.schema and not stays:
                 raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
     if not rows.schema.columns:
         raise TransformError(f"{job.node.name}: there are no columns to write")
@@ -266,7 +297,7 @@ def target_rows(job: Job, engine: Engine, state: TableState | None) -> Relation 
     return engine.scan(LakeSource(job.target, state.version)).relation
 
 
-def _spelled(rows: Relation, names: Sequence[str]) -> list[str]:
+def spelled(rows: Relation, names: Sequence[str]) -> list[str]:
     """Names as the rows spell them."""
     return [c.name if (c := rows.schema.get(n)) else n for n in names]
 
@@ -320,13 +351,8 @@ def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
         return replace(outcome, warnings=tuple(warnings))
     wanted = {**decisions.decision_measures(), **range_measures(made.proposal)}
     staged = engine.stage(made.proposal.rows, wanted, decisions.keep())
-    verdict = _judge(job, made, staged.measures)
-    applied = verdict is None or verdict.applied
-    if verdict and verdict.warning:
-        warnings.append(verdict.warning)
-        log.log(INFO if verdict.kind == "skip" else WARNING, "%s: %s", job.node.name, verdict.warning)
-    if staged.measures["null_keys"]:
-        warnings.append(f"{staged.measures['null_keys']} rows have a NULL in their key and are never found deleted")
+    verdict, told = judged(job, made.finding, staged.measures)
+    applied, warnings = verdict is None or verdict.applied, [*warnings, *told]
     counts = decisions.counts_of(staged.measures, q.keeping, applied=applied)
     if verdict and verdict.kind == "hold":
         counts = replace(counts, held=counts.held + verdict.found)
@@ -346,8 +372,18 @@ def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
     )
 
 
-def _judge(job: Job, made: Reconciled, measured: Mapping[str, Any]) -> Verdict | None:
-    finding = made.finding
+def judged(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> tuple[Verdict | None, list[str]]:
+    """The verdict on the deletes that were decided on, and what there is to warn of."""
+    verdict, warnings = _judge(job, finding, measured), []
+    if verdict and verdict.warning:
+        warnings.append(verdict.warning)
+        log.log(INFO if verdict.kind == "skip" else WARNING, "%s: %s", job.node.name, verdict.warning)
+    if measured["null_keys"]:
+        warnings.append(f"{measured['null_keys']} rows have a NULL in their key and are never found deleted")
+    return verdict, warnings
+
+
+def _judge(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> Verdict | None:
     if finding is None:
         return None
     found = measured["deleted"] - measured["approved"]
@@ -359,7 +395,7 @@ def _judge(job: Job, made: Reconciled, measured: Mapping[str, Any]) -> Verdict |
 
 def duplicate_keys(engine: Engine, rows: Relation, keys: Sequence[str]) -> DuplicateKeys | ReadError:
     """The error for keys that occur twice, with the first few of them."""
-    found = engine.fetch(duplicates(rows, _spelled(rows, keys), 5))
+    found = engine.fetch(duplicates(rows, spelled(rows, keys), 5))
     if not found:
         return ReadError("keys occurred more than once, and then no more: the source changed while it was read")
-    return DuplicateKeys(_spelled(rows, keys), int(found[0][-1]), [f[:-1] for f in found])
+    return DuplicateKeys(spelled(rows, keys), int(found[0][-1]), [f[:-1] for f in found])

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from strandline import batch, slices
+from strandline import batch, history, slices
 from strandline.engine.base import Engine, Scan, Source, Staged
 from strandline.job import Job
 from strandline.sql.expr import ident, rows_of
@@ -62,9 +62,13 @@ def compile_node(job: Job, engine: Engine) -> str:
     recorder = Recorder(engine)
     slice_ = slices.read(job, recorder)
     transformed = batch.transform(job, recorder, slice_)
-    proposal = batch.reconcile(job, recorder, slice_, transformed, recorder.describe(job.target)).proposal
+    state = recorder.describe(job.target, job.app_id)
+    if job.events is not None:
+        rows = history.compiled(job, recorder, transformed, state)
+    else:
+        rows = batch.reconcile(job, recorder, slice_, transformed, state).proposal.rows
     parts = [(recorder.names[name], _renamed(tree, recorder.names)) for name, tree in recorder.parts]
-    final = _renamed(proposal.rows, recorder.names)
+    final = _renamed(rows, recorder.names)
     for name, tree in parts:
         final = final.with_(ident(name), as_=tree, copy=False)
     text: str = final.sql(dialect=DIALECTS[engine.dialect], pretty=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.load import Project
-from strandline.config.model import NodeConfig
+from strandline.config.model import EVENTS, NodeConfig
 from strandline.control.ledger import Notebook
 from strandline.control.watermark import Mark
 from strandline.plan.reading import Input, inputs, table_of
-from strandline.types import Clock, Relation, Table
+from strandline.types import Clock, Relation, Table, Token
 
 STEP = "detect_deletes"
 
@@ -67,6 +67,18 @@ class Job:
     @property
     def target(self) -> Table:
         return table_of(self.project, self.node.write.connection, self.node.write.table)
+
+    @property
+    def app_id(self) -> str:
+        """The name under which this node commits."""
+        return Token(self.project.config.project, self.node.name, 0, "").app_id
+
+    @property
+    def events(self) -> Table | None:
+        """Where a history in business time keeps its events; None for every other node."""
+        if self.node.write.effective_at is None:
+            return None
+        return table_of(self.project, self.node.write.connection, self.node.write.table + EVENTS)
 
     @property
     def inputs(self) -> list[Input]:

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from strandline import batch as batches
-from strandline import slices
-from strandline.batch import Outcome
+from strandline import history, slices
+from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
@@ -57,6 +57,16 @@ class Ready:
     notes: Sequence[ChangeRow] = ()
     warnings: Sequence[str] = ()
     duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
+    events: Landing | None = None  # what a history in business time commits first
+
+
+@dataclass(frozen=True)
+class Landed:
+    """The newest batch in a node's own tables: its first commit, and whether the table itself shows it."""
+
+    commit: Commit
+    state: TableState | None
+    folded: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,11 +124,12 @@ class Runner:
         token = Token(job.project.config.project, job.node.name, 0, self.run_id)
         records = self.store.control(job.node.name)
         state = engine.describe(job.target, token.app_id)
-        if state and state.commit and ledger.unrecorded(records, state.commit):
-            recovered = self._recover(job, records, state.commit, token, began)
+        landed = self._landed(job, engine, state)
+        if landed and ledger.unrecorded(records, landed.commit):
+            recovered = self._recover(job, engine, records, landed, began)
             if job.node.write.mode == "append":  # its rows are there: reading the source again would double them
                 return recovered
-            records = self.store.control(job.node.name)
+            records, state = self.store.control(job.node.name), engine.describe(job.target, token.app_id)
         sources = [i.label for i in job.inputs]
         this = ledger.next_batch(records, token, job.target.label, sources, _now())
         job = self.remembering(job, this)
@@ -207,6 +218,8 @@ class Runner:
         """Apply what was prepared: note, evolve, commit, record."""
         changes, coverage, version = ready.changes, dict(ready.coverage), None
         self.store.log_changes([replace(n, run_id=self.run_id, batch=this.token.batch) for n in ready.notes])
+        if ready.events is not None:
+            self._land_events(job, engine, this, ready.events, coverage)
         commits = state is None or changes.counts is None or changes.counts.any
         if state is not None and (ready.system or (ready.added and commits)):
             with step(job.node.name, "evolve"):
@@ -224,15 +237,27 @@ class Runner:
         now = engine.describe(job.target) if ready.system else state
         return now.version if now else None
 
+    def _land_events(self, job: Job, engine: Engine, this: Batch, events: Landing, coverage: Mapping[str, Any]) -> None:
+        """Commit the events of a history: from here on the batch has landed, whatever happens to this runner."""
+        with step(job.node.name, "events"):
+            if events.state is not None and events.added:
+                engine.alter(events.table, events.added, {})
+            self._commit(job, engine, this, events.table, events.changes, coverage)
+
     def _apply(self, job: Job, engine: Engine, this: Batch, ready: Ready) -> int:
-        changes = ready.changes
-        record = {"coverage": dict(ready.coverage), "counts": asdict(changes.counts) if changes.counts else None}
         try:
-            version = engine.apply(job.target, changes, this.token, record)
+            return self._commit(job, engine, this, job.target, ready.changes, ready.coverage)
         except DuplicateKeys:  # found inside a first commit, which is then not made
             raise ready.duplicates() from None
-        landed = engine.describe(job.target, this.token.app_id)
-        if landed is None or landed.commit is None or landed.commit.run_id != self.run_id:
+
+    def _commit(
+        self, job: Job, engine: Engine, this: Batch, table: Table, changes: ChangeSet, coverage: Mapping[str, Any]
+    ) -> int:
+        """One commit under the batch's token; an error when the number turns out to be another runner's."""
+        record = {"coverage": dict(coverage), "counts": asdict(changes.counts) if changes.counts else None}
+        version = engine.apply(table, changes, this.token, record)
+        landed = engine.describe(table, this.token.app_id)
+        if landed is None or landed.commit is None or landed.commit.run_id != this.token.run_id:
             raise Fenced(f"{job.node.name}: another runner holds batch {this.token.batch}; nothing was written here")
         return version
 
@@ -254,17 +279,48 @@ class Runner:
         now = slices.pinned(job, engine)
         return now is not None and now == last.get("sources")
 
+    def _landed(self, job: Job, engine: Engine, state: TableState | None) -> Landed | None:
+        """The newest batch that this node committed, and whether all of it is in the table."""
+        mine = state.commit if state else None
+        events = engine.describe(job.events, job.app_id) if job.events else None
+        first = events.commit if events else None
+        if first is not None and (mine is None or first.batch > mine.batch):
+            return Landed(first, state, folded=False)
+        return Landed(mine, state) if mine else None
+
     def _recover(
-        self, job: Job, records: Sequence[ControlRow], commit: Commit, token: Token, began: float
+        self, job: Job, engine: Engine, records: Sequence[ControlRow], landed: Landed, began: float
     ) -> NodeResult:
-        """Finish the record of a batch that landed while its runner died."""
+        """Finish a batch that landed while its runner died: its record, and of a history what its events change."""
+        commit = landed.commit
         sources = [i.label for i in job.inputs]
+        token = Token(job.project.config.project, job.node.name, commit.batch, commit.run_id or self.run_id)
         this = ledger.next_batch(records, token, job.target.label, sources, _now())
-        this = replace(this, token=replace(token, batch=commit.batch, run_id=commit.run_id or token.run_id))
-        coverage = {**commit.record.get("coverage", {}), "target": commit.version}
+        this = replace(this, token=token)
+        coverage = dict(commit.record.get("coverage", {}))
         versions = {label: v[1] for label, v in coverage.get("sources", {}).items()}
         note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
+        if not landed.folded:
+            return self._roll_forward(job, engine, this, landed.state, (coverage, versions, note), began)
+        coverage["target"] = commit.version
         return self._record(this, began, Ending(_counted(commit), None, commit.version, versions, coverage, (note,)))
+
+    def _roll_forward(
+        self,
+        job: Job,
+        engine: Engine,
+        this: Batch,
+        state: TableState | None,
+        known: tuple[dict[str, Any], dict[str, int], str],
+        began: float,
+    ) -> NodeResult:
+        """The events of a batch are there and its table does not show them yet: fold them, and record the batch."""
+        coverage, versions, note = known
+        job = self.remembering(job, this)
+        outcome = history.unfolded(job, engine, this.token.batch, state)
+        made, none = outcome.made, lambda: None
+        ready = Ready(outcome.changes, coverage, none, versions, made.fit.added, made.system, warnings=(note,))
+        return self.land(job, engine, this, state, ready, began)
 
     def _record(self, this: Batch, began: float, end: Ending) -> NodeResult:
         """Write the batch into the history and make it the newest state."""
@@ -336,6 +392,9 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         slice_ = slices.read(job, engine)
     with step(name, "transform"):
         transformed = batches.transform(job, engine, slice_)
+    if job.events is not None:
+        with step(name, "fold"):
+            return history.prepare(job, engine, slice_, transformed, state)
     with step(name, "reconcile"):
         made = batches.reconcile(job, engine, slice_, transformed, state)
     with step(name, "evaluate"):
@@ -377,6 +436,7 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         change_rows(job, engine, outcome, token),
         outcome.warnings,
         lambda: batches.duplicate_keys(engine, outcome.rows, keys),
+        outcome.events,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
-from strandline.config.model import LakeConnection, ReadConfig, SqlConnection, WriteConfig
+from strandline.config.model import FORGETS, SOFT_INSTEAD, LakeConnection, ReadConfig, SqlConnection, WriteConfig
 from strandline.config.parts import KINDS, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, check_filter
@@ -140,6 +140,9 @@ def _write_mistakes(finder: _Finder) -> Iterator[Mistake]:
             "a delete must name one row of the table",
             f"write keys: [{', '.join(write.keys)}]",
         )
+    removes = step is not None and step.soft_delete_col is None and write.delete_strategy is None
+    if removes and write.mode == "upsert" and write.sequence_by is not None:
+        yield Mistake((*finder.node.loc, "write", "sequence_by"), FORGETS, SOFT_INSTEAD)
 
 
 def _flag_mistakes(finder: _Finder) -> Iterator[Mistake]:
@@ -332,6 +335,8 @@ def _loses_rows(writer: NodeParts) -> bool:
         return True  # nobody knows
     if writer.write and writer.write.delete_strategy == "ignore":
         return False
+    if writer.write and writer.write.delete_when is not None:
+        return True
     steps = _steps(writer)
     return steps is None or bool(steps) or writer.settings.delete_missing
 

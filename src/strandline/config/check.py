@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from strandline.config.advisor import advice
 from strandline.config.messages import mistakes_of
-from strandline.config.model import FilesConnection, LakeConnection, ReadConfig, SqlConnection
+from strandline.config.model import EVENTS, FilesConnection, LakeConnection, ReadConfig, SqlConnection
 from strandline.config.parts import KINDS, AnyConnection, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, parse_select, unknown_tables
@@ -151,6 +151,9 @@ def _table_mistakes(parts: Parts) -> Iterator[Mistake]:
         elif isinstance(found, LakeConnection):
             outside = list(_place_mistakes(parts, (*loc, "table"), found, node.write.table))
             yield from outside or written.add((*loc, "table"), place(found, node.write.table, parts.root), node.name)
+            if node.write.effective_at and not outside:
+                beside = place(found, node.write.table + EVENTS, parts.root)
+                yield from written.add((*loc, "effective_at"), beside, node.name)
         elif found:
             yield _wrong_kind((*loc, "connection"), node.write.connection, found, "a write needs")
 

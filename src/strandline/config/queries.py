@@ -111,6 +111,19 @@ def check_filter(sql: str) -> None:
             raise SqlError(f"`{column.sql('spark')}` is a column of the new rows, and a deleted row has none", hint)
 
 
+def check_row(sql: str) -> None:
+    """Refuse a delete_when that is no condition over the columns of one new row."""
+    from sqlglot import exp
+
+    tree = _condition(sql, "a condition looks at one new row")
+    if isinstance(tree, exp.Literal | exp.Command):
+        raise SqlError(f"expected a condition, found `{sql.strip()}`", "for example op = 'D'")
+    for column in tree.find_all(exp.Column):
+        if len(column.parts) > 1:
+            message = f"`{column.sql('spark')}` names a table, and the condition looks at one new row"
+            raise SqlError(message, f"write {column.name}")
+
+
 def _condition(sql: str, what: str) -> exp.Expr:
     from sqlglot import exp
     from sqlglot.errors import SqlglotError

@@ -43,6 +43,7 @@ ACTION = "_action"
 ROW_HASH = "_row_hash"
 METADATA = ("_extracted_at", "_source_file", "_source_connection", "_source_table", "_batch_id")
 TOUCHING = ("delete", "close", "revive")  # verbs that write system columns only
+DROP = "drop"  # the verb of a version that is no more: its row goes, whatever becomes of deletes
 
 
 class Removals(Enum):
@@ -84,6 +85,7 @@ class Proposal:
     partition_by: tuple[str, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     hard: bool = False
+    drops: bool = False  # may rows be dropped, whatever becomes of deletes?
     lazy: bool = False  # a first load is evaluated inside its commit: there is a table to make, whatever it holds
 
     @property
@@ -104,6 +106,7 @@ class ChangeSet:
     counts: Counts | None  # None: lazily evaluated, counted by the commit
     ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # where the replaced keys lie
     hard: bool = False
+    drops: bool = False
 
     @property
     def system(self) -> tuple[str, ...]:
@@ -115,6 +118,11 @@ class ChangeSet:
             return True
         c = self.counts
         return self.removals is Removals.REPLACED and c is not None and not (c.updated or c.deleted or c.reopened)
+
+    @property
+    def removing(self) -> tuple[str, ...]:
+        """The verbs whose rows are really removed."""
+        return (*((DROP,) if self.drops else ()), *(("delete",) if self.hard else ()))
 
     @property
     def touched(self) -> list[str]:
@@ -138,7 +146,7 @@ def range_measures(proposal: Proposal) -> dict[str, exp.Expr]:
     for key in proposal.keys if proposal.removals is Removals.REPLACED else ():
         column = proposal.columns.get(key)
         if column and family(column.type) in _RANGED:
-            there = one_of(col(ACTION), ("update", "reopen", *TOUCHING))
+            there = one_of(col(ACTION), ("update", "reopen", DROP, *TOUCHING))
             replaced = case((there, col(column.name)), default=exp.null())
             found |= {f"low {key}": exp.Min(this=replaced), f"high {key}": exp.Max(this=replaced.copy())}
             null = exp.and_(there.copy(), exp.Is(this=col(column.name), expression=exp.null()))
@@ -158,7 +166,7 @@ def key_ranges(measured: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     """The table as it will be: target − removals + additions, each with its system columns."""
-    whole = negate(one_of(col(ACTION), TOUCHING))
+    whole = negate(one_of(col(ACTION), (DROP, *TOUCHING)))
     come = rows_of(changes.additions, changes.columns).where(whole)
     if target is None or changes.removals is Removals.EVERYTHING:
         return come
@@ -214,6 +222,7 @@ def evaluated(
         counts,
         ranges or {},
         proposal.hard,
+        proposal.drops,
     )
 
 

@@ -134,7 +134,7 @@ def proposal(q: Question, partition_by: tuple[str, ...]) -> Proposal:
         locator += (q.keeping.roles["valid_from"],)
     lazy = q.target is None and (q.absence is None or not q.absence.live)
     roles = dict(q.keeping.roles)
-    return Proposal(decide(q), columns, Removals.REPLACED, locator, partition_by, roles, q.keeping.hard, lazy)
+    return Proposal(decide(q), columns, Removals.REPLACED, locator, partition_by, roles, q.keeping.hard, lazy=lazy)
 
 
 def all_versions(gone: Relation, q: Question) -> exp.Select:

@@ -40,7 +40,7 @@ from strandline.strategy.changes import ACTION, METADATA, is_true
 from strandline.types import Column, Relation, Schema
 
 ELSE, NOTE, STREAK = "_strandline_else", "_strandline_note", "_strandline_streak"
-_IN, _FOUND, _SEEN, _COPIES = "_strandline_in", "_strandline_found", "_strandline_seen", "_strandline_copies"
+IN, _FOUND, SEEN, _COPIES = "_strandline_in", "_strandline_found", "_strandline_seen", "_strandline_copies"
 _OLD, _STATE, ALIVE, NULL_KEY = "_strandline_old_", "_strandline_state", "_strandline_alive", "_strandline_null_key"
 VERSION, WAS, _PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
 GONE = "_strandline_gone"
@@ -78,6 +78,7 @@ class Question:
     unique: bool = False
     stored: Mapping[str, str] = field(default_factory=dict)  # the roles that the table has already
     gone: str | None = None  # a boolean column of the rows, and of no table: this row announces a delete
+    woven: bool = False  # what is announced is an event of a history already: nothing is to be decided about it
 
     def spelled(self, name: str) -> Column:
         found = self.fit.columns.get(name)
@@ -99,16 +100,17 @@ def decide(q: Question) -> exp.Select:
     """Every row of the slice, and with evidence every row of the table, with its verbs."""
     values = [col(c.name) for c in q.fit.columns]
     hashed = [named(_hash(q), q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    facts = [_IN, _FOUND, _SEEN, _COPIES, GONE, *([STREAK, _STATE + "_note", _STATE + "_run"] if _notes(q) else [])]
+    facts = [IN, _FOUND, SEEN, _COPIES, GONE, *([STREAK, _STATE + "_note", _STATE + "_run"] if _notes(q) else [])]
     old = [col(_OLD + c.name) for c in (q.target.schema if q.target else ())]
     hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(_joined(q).subquery("j"))
     kept = [*values, *(col(h.alias) for h in hashed)]
     extra = [named(_old(q, "valid_from", "timestamp"), VERSION), named(_was(q), WAS)]
     streak = named(col(STREAK) if _notes(q) else lit(0), STREAK)
-    verbs = [named(_plain(q), _PLAIN), named(_state(q), _STATE), *_measured(q), col(GONE)]
+    verbs = [named(_plain(q), _PLAIN), named(_state(q), _STATE), *_measured(q), *map(col, (GONE, IN, SEEN))]
     judged = select(*kept, *extra, streak, *verbs).from_(hashed_rows.subquery("h"))
     told = [named(_otherwise(), ELSE), named(_action(), ACTION), named(_note(), NOTE)]
-    return select(*kept, *map(col, (VERSION, WAS, STREAK, ALIVE, NULL_KEY, GONE)), *told).from_(judged.subquery("d"))
+    facts = [VERSION, WAS, STREAK, ALIVE, NULL_KEY, GONE, IN, SEEN]
+    return select(*kept, *map(col, facts), *told).from_(judged.subquery("d"))
 
 
 # --- joining -----------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def _joined(q: Question) -> exp.Select:
     found = col(_FOUND, "t") if q.target else cast(exp.null(), "boolean")
     old = [named(col(c.name, "t"), _OLD + c.name) for c in (q.target.schema if q.target else ())]
     gone = is_true(col(q.gone, "s")) if q.gone else exp.false()
-    facts = [named(col(_IN, "s"), _IN), named(found, _FOUND), named(_seen(q), _SEEN), named(col(_COPIES, "s"), _COPIES)]
+    facts = [named(col(IN, "s"), IN), named(found, _FOUND), named(_seen(q), SEEN), named(col(_COPIES, "s"), _COPIES)]
     facts.append(named(gone, GONE))
     if _notes(q):
         facts += [named(col(n, "n"), a) for n, a in (("streak", STREAK), ("state", _STATE + "_note"))]
@@ -147,7 +149,7 @@ def _joined(q: Question) -> exp.Select:
 def _slice(q: Question) -> exp.Select:
     copies = lit(1) if q.unique else over(exp.Count(this=exp.Star()), [_their(q, c) for c in q.keys])
     columns = [col(n) for n in q.rows.schema.names]
-    return select(*columns, named(copies, _COPIES), named(exp.true(), _IN)).from_(table(q.rows.name))
+    return select(*columns, named(copies, _COPIES), named(exp.true(), IN)).from_(table(q.rows.name))
 
 
 def _stored(q: Question) -> exp.Select:
@@ -189,7 +191,7 @@ def _same_key(q: Question, alias: str) -> exp.Expr:
 def _seen(q: Question) -> exp.Expr:
     if q.absence is None:
         return cast(exp.null(), "boolean")
-    seen = col("_strandline_there", "e") if q.absence.seen is not None else col(_IN, "s")
+    seen = col("_strandline_there", "e") if q.absence.seen is not None else col(IN, "s")
     if q.gone is None:
         return seen
     return all_of([seen, negate(is_true(col(q.gone, "s")))])  # a row that announces a delete shows no presence
@@ -205,7 +207,7 @@ def _value(q: Question, c: Column, *, key: bool, both: bool) -> exp.Expr:
         return col(c.name, "t") if there else cast(exp.null(), c.type)
     value = cast(col(come.name, "s"), c.type)
     if both and there and q.whole:
-        return case((is_null(col(_IN, "s")), col(c.name, "t")), default=value)
+        return case((is_null(col(IN, "s")), col(c.name, "t")), default=value)
     return value
 
 
@@ -220,7 +222,7 @@ def key_hash_of(columns: Sequence[Column], values: Sequence[exp.Expr] | None = N
 
 def _hash(q: Question) -> exp.Expr:
     hashed = row_hash(_compared(q.fit.columns))
-    return hashed if q.absence is None or q.whole else case((col(_IN), hashed), default=exp.null())
+    return hashed if q.absence is None or q.whole else case((col(IN), hashed), default=exp.null())
 
 
 # --- deciding ----------------------------------------------------------------------------------------------
@@ -253,14 +255,14 @@ def _dead(q: Question) -> exp.Expr:
 def _plain(q: Question) -> exp.Expr:
     """The verb of a slice's row when no delete is applied."""
     duplicate = (exp.GT(this=col(_COPIES), expression=lit(1)), cast(fault("duplicates"), "string"))
-    outside = (any_of([is_null(col(_IN)), col(GONE)]), lit("stay"))
+    outside = (any_of([is_null(col(IN)), col(GONE)]), lit("stay"))
     if q.target is None:
         return case(duplicate, outside, default=lit("insert"))
     missing = (is_null(col(_FOUND)), lit("insert"))
     branches: list[tuple[exp.Expr, exp.Expr]] = [duplicate, outside, missing]
     absence = q.absence
     if absence is not None and absence.live:  # what the source no longer has is no news of a row that is gone already
-        branches.append((all_of([_dead(q), negate(is_true(col(_SEEN)))]), lit("stay")))
+        branches.append((all_of([_dead(q), negate(is_true(col(SEEN)))]), lit("stay")))
     if q.keeping.history or absence is not None or q.gone is not None:  # a source that announces deletes shows presence
         branches.append((_dead(q), lit("reopen")))
     branches.append((all_of(_equal(q)), lit("unchanged")))
@@ -297,17 +299,19 @@ def _state(q: Question) -> exp.Expr:
     a = q.absence
     if a is None:
         return case((all_of([_alive(q), col(GONE)]), lit("delete")), default=cast(exp.null(), "string"))
-    unseen, note = negate(is_true(col(_SEEN))), col(_STATE + "_note")
+    unseen, note = negate(is_true(col(SEEN))), col(_STATE + "_note")
     # what is announced needs no inference: neither a whole key, nor a window, nor a second time
-    missing = all_of([_alive(q), any_of([col(GONE), all_of([unseen, _whole_key(q)])])])
-    candidate = all_of([missing, any_of([col(GONE), _within(a.scope)])])
+    told = exp.false() if q.woven else col(GONE)
+    inferred = all_of([unseen, _whole_key(q), *([negate(col(GONE))] if q.woven else [])])
+    missing = all_of([_alive(q), any_of([told, inferred])])
+    candidate = all_of([missing, any_of([told.copy(), _within(a.scope)])])
     branches: list[tuple[exp.Expr, exp.Expr]] = []
     if a.live:
-        back = all_of([_dead(q), is_null(col(_IN)), is_true(col(_SEEN))])
+        back = all_of([_dead(q), is_null(col(IN)), is_true(col(SEEN))])
         branches.append((back, lit("reopen" if q.keeping.history else "revive")))
     if _notes(q):
         held = eq(note, lit("hold"))
-        alive = all_of([_alive(q), is_true(col(_SEEN)), negate(is_null(note))])
+        alive = all_of([_alive(q), is_true(col(SEEN)), negate(is_null(note))])
         branches.append((alive, lit("seen")))
         if a.approved:
             branches.append((all_of([missing, held, eq(col(_STATE + "_run"), lit(a.approved))]), lit("approved")))

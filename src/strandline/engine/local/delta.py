@@ -81,12 +81,15 @@ def _merge(workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, pro
         target_alias="t",
         commit_properties=properties,
     )
-    if changes.hard:
-        merge = merge.when_matched_delete(predicate=f"s.\"{ACTION}\" = 'delete'")
+    if changes.removing:
+        merge = merge.when_matched_delete(predicate=_says(changes.removing))
     if changes.touched:
-        verbs = ", ".join(f"'{v}'" for v in TOUCHING)
-        merge = merge.when_matched_update(_assignments(changes.touched), predicate=f's."{ACTION}" IN ({verbs})')
+        merge = merge.when_matched_update(_assignments(changes.touched), predicate=_says(TOUCHING))
     merge.when_matched_update(values).when_not_matched_insert(values).execute()
+
+
+def _says(verbs: Sequence[str]) -> str:
+    return f's."{ACTION}" IN ({", ".join(repr(v) for v in verbs)})'
 
 
 def _assignments(columns: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from strandline.engine import delta_log
 from strandline.errors import TableError
-from strandline.sql.expr import col, data_type, eq, ident, lit, one_of, rows_of, table
+from strandline.sql.expr import col, data_type, ident, one_of, rows_of, table
 from strandline.sql.portable import render
 from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals, match
 from strandline.types import Column, Table, Token
@@ -75,8 +75,8 @@ def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
     if changes.touched:
         touching = one_of(col(ACTION, "s"), TOUCHING)
         whens.insert(0, exp.When(matched=True, condition=touching, then=_update(changes.touched)))
-    if changes.hard:
-        gone = eq(col(ACTION, "s"), lit("delete"))
+    if changes.removing:
+        gone = one_of(col(ACTION, "s"), changes.removing)
         whens.insert(0, exp.When(matched=True, condition=gone, then=exp.Var(this="DELETE")))
     place = exp.Table(this=ident(target.location), db=ident("delta"))
     return exp.Merge(
