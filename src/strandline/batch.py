@@ -13,7 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from strandline import detection
-from strandline.config.model import NodeConfig
+from strandline.config.model import NodeConfig, WriteConfig, instant
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource
 from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError, UnknownColumn
@@ -23,7 +23,7 @@ from strandline.journal import log
 from strandline.plan.reading import SOURCE_FILE
 from strandline.schema.diff import Fit, fit
 from strandline.slices import Slice
-from strandline.sql.expr import col, lit, rows_of
+from strandline.sql.expr import col, lit, named, negate, rows_of, select, table
 from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression, spark_types
 from strandline.strategy import append as appending
@@ -35,6 +35,7 @@ from strandline.strategy.changes import (
     Proposal,
     Removals,
     evaluated,
+    is_true,
     key_ranges,
     measures,
     range_measures,
@@ -46,6 +47,8 @@ from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import Detection, EngineContext
 from strandline.transform.sql import run_sql
 from strandline.types import Column, Relation, Schema, Snapshot, Table, TableState
+
+ANNOUNCED = "_strandline_announced"  # the column that says of a row to write that it announces a delete
 
 
 @dataclass(frozen=True)
@@ -146,21 +149,22 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
         proposal = _unkeyed(job, slice_, rows, shape, parts, target, roles)
         return Reconciled(shape, proposal, target, new_system(proposal.roles, state, {"batch_id": "bigint"}))
     finding = detection.find(job, engine, slice_, rows, made.detection, state)
-    keeping = Keeping(tuple(spelled(rows, job.node.write.keys)), roles, job.at, hard=is_hard(job))
     question = Question(
-        rows,
+        _announced(job, engine, rows),
         target,
         shape,
-        keeping,
+        _keeping(job, rows, roles),
         finding.absence if finding else None,
         _condition(job, engine, shape.columns),
         unique=_unique(job.node),
         stored=state.roles if state else {},
+        gone=ANNOUNCED if _announces(job.node.write) else None,
+        sequence=job.node.write.sequence_by,
     )
     proposal = decisions.proposal(question, parts)
     if job.node.change_log == "all":  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
-    types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
+    types = {role: c.type for role, c in zip(roles, question.keeping.columns, strict=True)}
     return Reconciled(shape, proposal, target, new_system(roles, state, types), question, finding)
 
 
@@ -176,6 +180,25 @@ def announcing(job: Job, engine: Engine, rows: Relation) -> exp.Expr | None:
     if sql is None:
         return None
     return EngineContext(engine, rows, f"{job.node.name}: write.delete_when").expression(sql)
+
+
+def _announced(job: Job, engine: Engine, rows: Relation) -> Relation:
+    """The rows with a column that says which of them announce a delete; without those where deletes are ignored."""
+    gone = announcing(job, engine, rows)
+    if gone is None:
+        return rows
+    if job.node.write.delete_strategy == "ignore":
+        return engine.query(rows_of(rows).where(negate(is_true(gone))))
+    values = [col(n) for n in rows.schema.names]
+    return engine.query(select(*values, named(is_true(gone), ANNOUNCED)).from_(table(rows.name)))
+
+
+def _keeping(job: Job, rows: Relation, roles: Mapping[str, str]) -> Keeping:
+    write = job.node.write
+    end = instant(write.open_end) if write.open_end is not None else None
+    return Keeping(
+        tuple(spelled(rows, write.keys)), roles, job.at, is_hard(job), tuple(spelled(rows, write.track or ())), end
+    )
 
 
 def _unkeyed(
@@ -218,7 +241,7 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     wanted = ["row_hash"] if (write.row_hash if state is None else "row_hash" in stored) else []
     if write.mode == "scd2":
         wanted += ["valid_from", "valid_to", "is_current", "deleted", "last_seen"]
-    elif (config and not is_hard(job)) or write.delete_strategy == "soft" or "deleted" in stored:
+    elif ((config or _announces(write)) and not is_hard(job)) or write.delete_strategy == "soft" or "deleted" in stored:
         wanted += ["deleted", "last_seen"]
     for role in wanted:
         if role in stored and stored[role].casefold() != names[role].casefold() and role != "row_hash":
@@ -227,6 +250,10 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
                 hint="a table keeps its system columns: set the name back, or write another table",
             )
     return {role: stored.get(role, names[role]) for role in wanted}
+
+
+def _announces(write: WriteConfig) -> bool:
+    return write.delete_when is not None and write.delete_strategy != "ignore"
 
 
 def new_system(roles: Mapping[str, str], state: TableState | None, types: Mapping[str, str]) -> dict[str, Column]:

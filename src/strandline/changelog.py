@@ -24,7 +24,7 @@ from strandline.types import Token
 
 ANNOUNCED = "announced by the source"
 _LOUD = ("delete", "reopen", "revive")
-_QUIET = ("insert", "update", "bury")
+_QUIET = ("insert", "update", "amend", "recall", "bury")
 
 
 def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> list[ChangeRow]:
@@ -99,7 +99,11 @@ def _entries(
     elif action in ("reopen", "revive") and log != "none":
         yield "reopen", "seen again after it had been deleted", None
     elif log == "all" and action in _QUIET:
-        yield {"bury": "insert"}.get(action, action), absent if action == "bury" else "read from the source", None
+        yield (
+            {"bury": "insert", "amend": "update", "recall": "update"}.get(action, action),
+            absent if action == "bury" else "read from the source",
+            None,
+        )
 
 
 def evidence(job: Job, outcome: Outcome) -> str:

@@ -25,6 +25,7 @@ from strandline.job import Job
 from strandline.schema.diff import Fit, fit
 from strandline.slices import Slice
 from strandline.sql.expr import (
+    OUTER,
     all_of,
     any_of,
     cast,
@@ -259,7 +260,9 @@ def _told(engine: Engine, outcome: Outcome, judged: _Judged, course: Course) -> 
     keys = [col(k) for k in course.keys]
     verb, none = named(col(fold.KEY_VERB), ACTION), named(cast(exp.null(), "string"), NOTE)
     chains = select(*keys, named(eq(col(fold.KEY_VERB), lit("delete")), GONE), verb, none, named(lit(0), STREAK))
-    chains = chains.from_(table(outcome.changes.additions.name, "c")).where(negate(is_null(col(fold.KEY_VERB, "c"))))
+    chains = chains.from_(table(outcome.changes.additions.name, OUTER)).where(
+        negate(is_null(col(fold.KEY_VERB, OUTER)))
+    )
     if judged.decided is None:
         return engine.query(chains)
     goes = eq(col(ACTION, "d"), lit("delete"))
@@ -267,8 +270,8 @@ def _told(engine: Engine, outcome: Outcome, judged: _Judged, course: Course) -> 
     spoken = select(*(named(col(k, "d"), k) for k in course.keys), *noted).from_(table(judged.decided.name, "d"))
     spoken = spoken.where(any_of([goes, negate(is_null(col(NOTE, "d")))]))
     twice = select(lit(1)).from_(table(judged.decided.name, "d"))
-    twice = twice.where(all_of([*(same(col(k, "d"), col(k, "c")) for k in course.keys), goes.copy()]))
-    announced = any_of([negate(eq(col(fold.KEY_VERB, "c"), lit("delete"))), exp.Not(this=exp.Exists(this=twice))])
+    twice = twice.where(all_of([*(same(col(k, "d"), col(k, OUTER)) for k in course.keys), goes.copy()]))
+    announced = any_of([negate(eq(col(fold.KEY_VERB, OUTER), lit("delete"))), exp.Not(this=exp.Exists(this=twice))])
     return engine.query(exp.union(chains.where(announced), spoken, distinct=False))
 
 

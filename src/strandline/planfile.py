@@ -7,11 +7,12 @@ import json
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from strandline.batch import Landing
 from strandline.config.load import Project
 from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
@@ -20,9 +21,9 @@ from strandline.errors import StalePlan, UsageError
 from strandline.run import Entry, Ready
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals
-from strandline.types import Column, Relation, Schema, TableState
+from strandline.types import Column, Relation, Schema, Table, TableState
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def digest(project: Project) -> str:
@@ -39,10 +40,16 @@ class PlanWriter:
         self._folder = tempfile.TemporaryDirectory(prefix="strandline-plan-")
 
     def add(self, entry: Entry, engine: Engine) -> None:
-        rows = entry.ready.changes.additions
-        name = f"{len(self.entries)}.parquet"
+        number, events = len(self.entries), entry.ready.events
+        facts = {**_as_json(entry), "rows": self._write(f"{number}.parquet", entry.ready.changes, engine)}
+        if events is not None:
+            facts["events"]["rows"] = self._write(f"{number}.events.parquet", events.changes, engine)
+        self.entries.append(facts)
+
+    def _write(self, name: str, changes: ChangeSet, engine: Engine) -> str:
+        rows = changes.additions
         write_rows(Path(self._folder.name) / name, rows.schema, engine.fetch(rows_of(rows)))
-        self.entries.append({**_as_json(entry), "rows": name})
+        return name
 
     def close(self) -> None:
         """Write the file, whole or not at all."""
@@ -50,8 +57,8 @@ class PlanWriter:
         partial = self.path.with_name(self.path.name + ".part")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr("plan.json", json.dumps(facts, default=_text, indent=1))
-            for entry in self.entries:
-                file.write(Path(self._folder.name) / entry["rows"], entry["rows"])
+            for path in sorted(Path(self._folder.name).iterdir()):
+                file.write(path, path.name)
         partial.replace(self.path)
         self._folder.cleanup()
 
@@ -61,12 +68,20 @@ class PlanFile:
     """A plan read back; its rows lie in a folder while it is followed."""
 
     entries: Mapping[str, Entry]
-    files: Mapping[str, str]
+    files: Mapping[str, tuple[str, str | None]]  # its rows, and those of the events that come first
     folder: Path
 
-    def rows(self, name: str, engine: Engine) -> Relation:
-        """The rows of one node's change set."""
-        return engine.scan(FileSource(self.folder, self.files[name], "parquet")).relation
+    def entry(self, name: str, engine: Engine) -> Entry:
+        """One node of the plan, with the rows of its change sets."""
+        entry, (file, events) = self.entries[name], self.files[name]
+        ready = replace(entry.ready, changes=self._with_rows(entry.ready.changes, file, engine))
+        if ready.events is not None and events is not None:
+            landing = replace(ready.events, changes=self._with_rows(ready.events.changes, events, engine))
+            ready = replace(ready, events=landing)
+        return replace(entry, ready=ready)
+
+    def _with_rows(self, changes: ChangeSet, file: str, engine: Engine) -> ChangeSet:
+        return replace(changes, additions=engine.scan(FileSource(self.folder, file, "parquet")).relation)
 
     @classmethod
     def open(cls, path: Path, project: Project, folder: Path) -> PlanFile:
@@ -82,7 +97,8 @@ class PlanFile:
         if facts.get("format") != _FORMAT or facts.get("config") != digest(project):
             raise StalePlan("the configuration is not the one that the plan was made with")
         entries = {n["name"]: _from_json(n) for n in facts["nodes"]}
-        return cls(entries, {n["name"]: n["rows"] for n in facts["nodes"]}, folder)
+        files = {n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]}
+        return cls(entries, files, folder)
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:
@@ -98,6 +114,13 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "system": {role: [c.name, c.type] for role, c in ready.system.items()},
         "notes": [asdict(n) for n in ready.notes],
         "warnings": list(ready.warnings),
+        "changes": _changes_as_json(changes),
+        "events": _events_as_json(ready.events) if ready.events else None,
+    }
+
+
+def _changes_as_json(changes: ChangeSet) -> dict[str, Any]:
+    return {
         "columns": _columns(changes.columns),
         "staged": _columns(changes.additions.schema),
         "removals": changes.removals.value,
@@ -106,6 +129,16 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "roles": dict(changes.roles),
         "counts": asdict(changes.counts) if changes.counts else None,
         "hard": changes.hard,
+        "drops": changes.drops,
+    }
+
+
+def _events_as_json(events: Landing) -> dict[str, Any]:
+    return {
+        "table": [events.table.label, events.table.location],
+        "state": [events.state.table_id, events.state.version] if events.state else None,
+        "changes": _changes_as_json(events.changes),
+        "added": _columns(events.added),
     }
 
 
@@ -117,8 +150,8 @@ def _schema(pairs: Sequence[Sequence[str]]) -> Schema:
     return Schema(tuple(Column(n, t) for n, t in pairs))
 
 
-def _from_json(facts: Mapping[str, Any]) -> Entry:
-    changes = ChangeSet(
+def _changes_from_json(facts: Mapping[str, Any]) -> ChangeSet:
+    return ChangeSet(
         Relation("", _schema(facts["staged"])),
         _schema(facts["columns"]),
         Removals(facts["removals"]),
@@ -127,10 +160,23 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
         facts["roles"],
         Counts(**facts["counts"]) if facts["counts"] else None,
         hard=facts["hard"],
+        drops=facts["drops"],
     )
+
+
+def _events_from_json(facts: Mapping[str, Any]) -> Landing:
+    changes, added = _changes_from_json(facts["changes"]), tuple(_schema(facts["added"]))
+    return Landing(Table(*facts["table"]), _state(facts["state"]), changes, added)
+
+
+def _state(facts: Sequence[Any] | None) -> TableState | None:
+    return TableState(facts[1], Schema(()), table_id=facts[0]) if facts else None
+
+
+def _from_json(facts: Mapping[str, Any]) -> Entry:
     read = facts["rows_read"]
     ready = Ready(
-        changes,
+        _changes_from_json(facts["changes"]),
         facts["coverage"],
         lambda: read,
         facts["versions"],
@@ -138,10 +184,9 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
         {role: Column(*pair) for role, pair in facts["system"].items()},
         [ChangeRow(**{**n, "at": datetime.fromisoformat(n["at"])}) for n in facts["notes"]],
         facts["warnings"],
+        events=_events_from_json(facts["events"]) if facts["events"] else None,
     )
-    target = facts["target"]
-    state = TableState(target[1], Schema(()), table_id=target[0]) if target else None
-    return Entry(facts["name"], facts["batch"], state, ready)
+    return Entry(facts["name"], facts["batch"], _state(facts["target"]), ready)
 
 
 def _text(value: Any) -> str:

@@ -159,7 +159,7 @@ class StrandlineProject:
                 watch.started(name)
                 job = runner.next_job(Job(self.config, self._node(name), clock))
                 with self._boundary(name, errors) as result, platform_.workspace(name) as engine:
-                    result.append(runner.follow(job, engine, plan.entries[name], plan.rows(name, engine)))
+                    result.append(runner.follow(job, engine, plan.entry(name, engine)))
                 return result[0]
 
             logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)

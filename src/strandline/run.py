@@ -29,7 +29,7 @@ from strandline.plan.reading import is_lake
 from strandline.result import NodeResult, PlannedNode
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
-from strandline.types import Column, Commit, Relation, Table, TableState, Token
+from strandline.types import Column, Commit, Table, TableState, Token
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,11 @@ class Entry:
         then, now = ((s.table_id, s.version) if s else None for s in (self.target, state))
         if then != now:
             raise StalePlan(f"{self.name}: {job.target.label} was at version {_seen(then)}, and is at {_seen(now)}")
+        if events := self.ready.events:
+            there = describe(events.table)
+            then, now = ((s.table_id, s.version) if s else None for s in (events.state, there))
+            if then != now:
+                raise StalePlan(f"{self.name}: {events.table.label} was at {_seen(then)}, and is at {_seen(now)}")
         for input_ in job.inputs:
             pin = self.ready.coverage.get("sources", {}).get(input_.label)
             lake = describe(slices.lake_of(job, input_)) if pin else None
@@ -151,14 +156,13 @@ class Runner:
         result, planned, ready = plan_node(job, engine, state)
         return result, planned, Entry(job.node.name, job.batch, state, ready)
 
-    def follow(self, job: Job, engine: Engine, entry: Entry, rows: Relation) -> NodeResult:
+    def follow(self, job: Job, engine: Engine, entry: Entry) -> NodeResult:
         """Apply one node of a plan, exactly; an error when anything it was made from has moved."""
         began, this = time.monotonic(), self._next(job)
         token = this.token
         state = engine.describe(job.target, token.app_id)
         entry.check(job, token.batch, state, engine.describe)
-        changes = replace(entry.ready.changes, additions=rows)
-        ready = replace(entry.ready, changes=changes, coverage=entry.coverage(job, engine.describe))
+        ready = replace(entry.ready, coverage=entry.coverage(job, engine.describe))
         self.store.put(ledger.control_rows(this, "RUNNING", _now()))
         try:
             return self.land(job, engine, this, state, ready, began)

@@ -12,6 +12,8 @@ from sqlglot import exp
 from strandline.types import Relation, Schema
 
 TRUE = exp.true()
+OUTER = "_strandline_outer"
+"""The rows around a correlated subquery: inside it Spark would take a short alias for a column of that name."""
 Literal = bool | int | Decimal | str | date | datetime | None
 
 

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from strandline.schema.diff import Fit
 from strandline.sql.expr import (
+    OUTER,
     all_of,
     any_of,
     case,
@@ -85,11 +86,11 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
     come = select(*(col(n) for n in fit.columns.names), named(_copy(names), _COPY)).from_(come.subquery("r"))
     there = select(*_values(reread.target, compared)).from_(_range(reread, fit.columns).subquery("g"))
     there = select(*map(col, names), named(_copy(names), _COPY)).from_(there.subquery("u"))
-    on = all_of([*(same(col(n, "s"), col(n, "t")) for n in names), eq(col(_COPY, "s"), col(_COPY, "t"))])
+    on = all_of([*(same(col(n, OUTER), col(n, "t")) for n in names), eq(col(_COPY, OUTER), col(_COPY, "t"))])
     have = select(lit(1)).from_(there.subquery("t")).where(on)
     stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
-    out = select(*(col(n, "s") for n in fit.columns.names), *stamped, named(lit("insert"), ACTION))
-    return out.from_(come.subquery("s")).where(exp.Not(this=exp.Exists(this=have)))
+    out = select(*(col(n, OUTER) for n in fit.columns.names), *stamped, named(lit("insert"), ACTION))
+    return out.from_(come.subquery(OUTER)).where(exp.Not(this=exp.Exists(this=have)))
 
 
 def _copy(names: Sequence[str]) -> exp.Expr:

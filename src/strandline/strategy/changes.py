@@ -18,6 +18,7 @@ from typing import Any
 from sqlglot import exp
 
 from strandline.sql.expr import (
+    OUTER,
     all_of,
     case,
     cast,
@@ -146,7 +147,7 @@ def range_measures(proposal: Proposal) -> dict[str, exp.Expr]:
     for key in proposal.keys if proposal.removals is Removals.REPLACED else ():
         column = proposal.columns.get(key)
         if column and family(column.type) in _RANGED:
-            there = one_of(col(ACTION), ("update", "reopen", DROP, *TOUCHING))
+            there = one_of(col(ACTION), ("update", "amend", "recall", "reopen", DROP, *TOUCHING))
             replaced = case((there, col(column.name)), default=exp.null())
             found |= {f"low {key}": exp.Min(this=replaced), f"high {key}": exp.Max(this=replaced.copy())}
             null = exp.and_(there.copy(), exp.Is(this=col(column.name), expression=exp.null()))
@@ -172,11 +173,11 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
         return come
     there = target.schema
     stay = select(
-        *(named(cast(col(c.name, "t") if c.name in there else exp.null(), c.type), c.name) for c in changes.columns)
-    ).from_(table(target.name, "t"))
+        *(named(cast(col(c.name, OUTER) if c.name in there else exp.null(), c.type), c.name) for c in changes.columns)
+    ).from_(table(target.name, OUTER))
     if changes.removals is Removals.NOTHING:
         return exp.union(stay, come, distinct=False)
-    match = select(lit(1)).from_(table(changes.additions.name, "c")).where(same_keys(changes.keys, "c", "t"))
+    match = select(lit(1)).from_(table(changes.additions.name, "c")).where(same_keys(changes.keys, "c", OUTER))
     stay = stay.where(exp.Not(this=exp.Exists(this=match)))
     return exp.union(exp.union(stay, come, distinct=False), _touched_rows(changes, target), distinct=False)
 

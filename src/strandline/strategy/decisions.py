@@ -8,6 +8,7 @@ from typing import Any
 from sqlglot import exp
 
 from strandline.sql.expr import (
+    OUTER,
     all_of,
     any_of,
     case,
@@ -24,7 +25,7 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.strategy.changes import ACTION, Counts, Proposal, Removals
-from strandline.strategy.keyed import ALIVE, ELSE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question, decide
+from strandline.strategy.keyed import ALIVE, ELSE, GONE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question, decide
 from strandline.types import Relation
 
 
@@ -39,7 +40,7 @@ def decision_measures() -> dict[str, exp.Expr]:
     action, note = col(ACTION), col(NOTE)
     counted = {
         "inserted": eq(action, lit("insert")),
-        "updated": eq(action, lit("update")),
+        "updated": one_of(action, ("update", "amend", "recall")),
         "unchanged": eq(action, lit("unchanged")),
         "reopened": one_of(action, ("reopen", "revive")),
         "deleted": eq(action, lit("delete")),
@@ -87,12 +88,20 @@ def additions(decided: Relation, q: Question, *, applied: bool) -> exp.Select:
     dropped = ("unchanged", "stay", *(("bury",) if q.keeping.hard else ()))
     values = [col(c.name) for c in q.fit.columns]
     hashed = [col(q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    spoken = select(*values, *hashed, col(VERSION), col(WAS), named(verb, _VERB)).from_(table(decided.name))
+    spoken = select(*values, *hashed, *map(col, (VERSION, WAS, GONE)), named(verb, _VERB)).from_(table(decided.name))
     rows = _versions(spoken) if q.keeping.history else spoken
     system = [named(_system(q, role), name) for role, name in q.keeping.roles.items()]
-    shown = case((eq(col(_VERB), lit("bury")), lit("insert")), default=col(_VERB))
+    shown = case(*_shown(q), default=col(_VERB))
     outer = select(*(v.copy() for v in values), *system, named(shown, ACTION)).from_(rows.subquery("v"))
     return outer.where(negate(one_of(col(_VERB), dropped)))
+
+
+def _shown(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
+    """The verbs that the table is told: what is decided in many ways is written in few."""
+    found = [(eq(col(_VERB), lit("bury")), lit("insert")), (one_of(col(_VERB), ("amend", "recall")), lit("update"))]
+    if q.sequence is not None:  # a delete that was announced also writes when that was
+        found.append((all_of([eq(col(_VERB), lit("delete")), col(GONE)]), lit("update")))
+    return found
 
 
 def _versions(spoken: exp.Select) -> exp.Select:
@@ -114,15 +123,15 @@ def _system(q: Question, role: str) -> exp.Expr:
         case "row_hash":
             return col(q.keeping.roles["row_hash"])
         case "deleted":
-            gone = one_of(col(_VERB), ("delete", "bury"))
+            gone = one_of(col(_VERB), ("delete", "bury", "recall"))
             stays = all_of([eq(col(_VERB), lit("update")), col(WAS)])  # nothing says that it is back
             return any_of([gone, stays]) if not q.keeping.history else gone
         case "is_current":
             return negate(ends)
         case "valid_from":
-            return case((one_of(col(_VERB), ("close", "delete")), col(VERSION)), default=at)
+            return case((one_of(col(_VERB), ("close", "delete", "amend")), col(VERSION)), default=at)
         case "valid_to":
-            return case((ends, at), default=cast(exp.null(), "timestamp"))
+            return case((ends, at), default=cast(lit(q.keeping.open_end), "timestamp"))
     return at
 
 
@@ -143,10 +152,10 @@ def all_versions(gone: Relation, q: Question) -> exp.Select:
     assert target is not None
     there = {c.fold for c in target.schema}
     columns = [*q.fit.columns, *q.keeping.columns]
-    values = [named(col(c.name, "t") if c.fold in there else cast(exp.null(), c.type), c.name) for c in columns]
+    values = [named(col(c.name, OUTER) if c.fold in there else cast(exp.null(), c.type), c.name) for c in columns]
     hit = select(lit(1)).from_(table(gone.name, "g"))
     hit = hit.where(
-        all_of([*(same(col(c.name, "g"), col(c.name, "t")) for c in q.keys), eq(col(ACTION, "g"), lit("delete"))])
+        all_of([*(same(col(c.name, "g"), col(c.name, OUTER)) for c in q.keys), eq(col(ACTION, "g"), lit("delete"))])
     )
-    rows = select(*values, named(lit("delete"), ACTION)).from_(table(target.name, "t"))
+    rows = select(*values, named(lit("delete"), ACTION)).from_(table(target.name, OUTER))
     return rows.where(exp.Exists(this=hit))

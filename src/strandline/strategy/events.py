@@ -14,6 +14,7 @@ from datetime import datetime
 from sqlglot import exp
 
 from strandline.sql.expr import (
+    OUTER,
     all_of,
     any_of,
     case,
@@ -86,7 +87,7 @@ def filled(come: exp.Query, stored: Relation, course: Course, kept: Sequence[str
     names = [*course.columns.names, INSTANT, KIND]
     number = named(over(exp.RowNumber(), [], [ordered(col(INSTANT))]), _RANK)
     numbered = select(*map(col, names), number).from_(come.subquery("c"))
-    known = select(*values_of(stored, course)).from_(table(stored.name, "e")).where(eq(col(KIND, "e"), lit(UPSERT)))
+    known = select(*values_of(stored, course)).from_(table(stored.name, OUTER)).where(eq(col(KIND, OUTER), lit(UPSERT)))
     until = exp.LTE(this=col(INSTANT, "o"), expression=col(INSTANT, "n"))
     on = all_of([*(same(col(k, "n"), col(k, "o")) for k in course.keys), until])
     lacks = {k.casefold() for k in kept}
@@ -115,13 +116,13 @@ def fresh(come: exp.Query, stored: Relation | None, course: Course) -> exp.Selec
     ranked = select(*map(col, names), col(INSTANT), col(KIND), col(HASH), named(copy, _RANK))
     ranked = ranked.from_(hashed.subquery("h"))
     batch = named(cast(lit(course.batch), "bigint"), BATCH)
-    tree = select(*(named(col(n, "n"), n) for n in (*names, INSTANT, KIND)), batch, named(col(HASH, "n"), HASH))
-    tree = tree.from_(ranked.subquery("n")).where(eq(col(_RANK, "n"), lit(1)))
+    tree = select(*(named(col(n, OUTER), n) for n in (*names, INSTANT, KIND)), batch, named(col(HASH, OUTER), HASH))
+    tree = tree.from_(ranked.subquery(OUTER)).where(eq(col(_RANK, OUTER), lit(1)))
     if stored is None:
         return tree
-    there = [same(col(k, "n"), col(k, "s")) for k in course.keys]
-    there += [eq(col(n, "n"), col(n, "s")) for n in (INSTANT, KIND, HASH)]
-    there += [same(col(n, "n"), col(n, "s")) if n in stored.schema else is_null(col(n, "n")) for n in apart]
+    there = [same(col(k, OUTER), col(k, "s")) for k in course.keys]
+    there += [eq(col(n, OUTER), col(n, "s")) for n in (INSTANT, KIND, HASH)]
+    there += [same(col(n, OUTER), col(n, "s")) if n in stored.schema else is_null(col(n, OUTER)) for n in apart]
     have = select(lit(1)).from_(table(stored.name, "s")).where(all_of(there))
     return tree.where(exp.Not(this=exp.Exists(this=have)))
 
@@ -146,14 +147,14 @@ def newest(come: Relation, course: Course) -> exp.Select:
 def of_keys(events: Relation, keys: Relation, course: Course, columns: Sequence[exp.Expr]) -> exp.Select:
     """The events of certain keys; columns that came later than the table are NULL in it."""
     have = select(lit(1)).from_(table(keys.name, "k"))
-    have = have.where(all_of(same(col(k, "k"), col(k, "e")) for k in course.keys))
-    return select(*columns).from_(table(events.name, "e")).where(exp.Exists(this=have))
+    have = have.where(all_of(same(col(k, "k"), col(k, OUTER)) for k in course.keys))
+    return select(*columns).from_(table(events.name, OUTER)).where(exp.Exists(this=have))
 
 
 def values_of(events: Relation, course: Course) -> list[exp.Expr]:
     """The columns of events, from a table that may not have the newest of them yet."""
     values = [
-        named(cast(col(c.name, "e") if c.name in events.schema else exp.null(), c.type), c.name)
+        named(cast(col(c.name, OUTER) if c.name in events.schema else exp.null(), c.type), c.name)
         for c in (*course.columns, SYSTEM[0], SYSTEM[1])
     ]
     return list(values)

@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from strandline.schema.diff import Fit
 from strandline.sql.expr import (
+    OUTER,
     all_of,
     any_of,
     case,
@@ -157,9 +158,9 @@ def _joined(
     values += [named(system[role], name) for role, name in roles.items()]
     facts = [named(negate(is_null(col(_FROM, "f"))), _FOLDED), named(negate(is_null(col(begins, "t"))), _FOUND)]
     facts += [named(col(n, "t"), _OLD + n) for n in target.schema.names]
-    mine = select(*(col(n) for n in target.schema.names)).from_(table(target.name, "x"))
+    mine = select(*(col(n) for n in target.schema.names)).from_(table(target.name, OUTER))
     have = (
-        select(lit(1)).from_(table(keys.name, "k")).where(all_of(same(col(k, "k"), col(k, "x")) for k in course.keys))
+        select(lit(1)).from_(table(keys.name, "k")).where(all_of(same(col(k, "k"), col(k, OUTER)) for k in course.keys))
     )
     stored = mine.where(exp.Exists(this=have)).subquery("t")
     on = all_of([*(same(col(k, "f"), col(k, "t")) for k in course.keys), eq(col(_FROM, "f"), col(begins, "t"))])

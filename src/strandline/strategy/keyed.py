@@ -55,6 +55,8 @@ class Keeping:
     roles: Mapping[str, str]
     at: datetime
     hard: bool = False
+    track: tuple[str, ...] = ()  # of a history: the columns whose changes open a version; () is all of them
+    open_end: datetime | None = None  # of a history: the end of a version that has none
 
     @property
     def history(self) -> bool:
@@ -78,6 +80,7 @@ class Question:
     unique: bool = False
     stored: Mapping[str, str] = field(default_factory=dict)  # the roles that the table has already
     gone: str | None = None  # a boolean column of the rows, and of no table: this row announces a delete
+    sequence: str | None = None  # a column of the rows and the table that says which of two rows is newer
     woven: bool = False  # what is announced is an event of a history already: nothing is to be decided about it
 
     def spelled(self, name: str) -> Column:
@@ -205,7 +208,11 @@ def _value(q: Question, c: Column, *, key: bool, both: bool) -> exp.Expr:
     there = target is not None and c.name in target.schema
     if come is None:
         return col(c.name, "t") if there else cast(exp.null(), c.type)
-    value = cast(col(come.name, "s"), c.type)
+    value: exp.Expr = cast(col(come.name, "s"), c.type)
+    if there and q.sequence and q.gone and c.name.casefold() != q.sequence.casefold():
+        # what a row was stays to be seen when its delete is announced; only when that was is written
+        stays = all_of([is_true(col(q.gone, "s")), is_true(col(_FOUND, "t"))])
+        value = case((stays, col(c.name, "t")), default=value)
     if both and there and q.whole:
         return case((is_null(col(IN, "s")), col(c.name, "t")), default=value)
     return value
@@ -255,21 +262,64 @@ def _dead(q: Question) -> exp.Expr:
 def _plain(q: Question) -> exp.Expr:
     """The verb of a slice's row when no delete is applied."""
     duplicate = (exp.GT(this=col(_COPIES), expression=lit(1)), cast(fault("duplicates"), "string"))
-    outside = (any_of([is_null(col(IN)), col(GONE)]), lit("stay"))
-    if q.target is None:
-        return case(duplicate, outside, default=lit("insert"))
+    outside = (is_null(col(IN)), lit("stay"))
     missing = (is_null(col(_FOUND)), lit("insert"))
-    branches: list[tuple[exp.Expr, exp.Expr]] = [duplicate, outside, missing]
+    branches: list[tuple[exp.Expr, exp.Expr]] = [duplicate, outside, *_announced(q)]
+    if q.target is None:
+        return case(*branches, default=lit("insert"))
+    branches += [missing, *_older(q)]
     absence = q.absence
     if absence is not None and absence.live:  # what the source no longer has is no news of a row that is gone already
         branches.append((all_of([_dead(q), negate(is_true(col(SEEN)))]), lit("stay")))
     if q.keeping.history or absence is not None or q.gone is not None:  # a source that announces deletes shows presence
         branches.append((_dead(q), lit("reopen")))
     branches.append((all_of(_equal(q)), lit("unchanged")))
+    if q.keeping.track:  # what is not tracked changes inside the version
+        tracked = [c for c in q.fit.columns if c.fold in {t.casefold() for t in q.keeping.track}]
+        branches.append((all_of(_unchanged(tracked, q.target)), lit("amend")))
     if q.condition is not None:
         bound = _bind(q.condition, q.fit.columns, q.target)
         branches.append((negate(exp.Coalesce(this=bound, expressions=[exp.false()])), lit("unchanged")))
     return case(*branches, default=lit("update"))
+
+
+def _announced(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
+    """A row that announces a delete writes nothing by itself; where rows know their order, it is remembered."""
+    if q.gone is None:
+        return []
+    if q.sequence is None:
+        return [(col(GONE), lit("stay"))]
+    tomb = (all_of([col(GONE), is_null(col(_FOUND))]), lit("bury"))
+    if q.target is None:
+        return [tomb]
+    later = all_of([col(GONE), _dead(q), _compares(q, exp.GT)])
+    return [tomb, (later, lit("recall")), (col(GONE), lit("stay"))]
+
+
+def _older(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
+    """An older row changes nothing; nor does an equal one of a deleted row, unless evidence shows that it is back."""
+    if q.sequence is None:
+        return []
+    older = _compares(q, exp.LT)
+    if q.absence is None:
+        older = any_of([older, all_of([_dead(q), negate(_compares(q, exp.GT))])])
+    return [(older, lit("unchanged"))]
+
+
+def _compares(q: Question, sign: type[exp.Binary]) -> exp.Expr:
+    """Is this row's sequence lower or higher than the stored one? NULL is the lowest."""
+    assert q.sequence is not None
+    assert q.target is not None
+    mine = col(q.spelled(q.sequence).name)
+    if q.sequence not in q.target.schema:  # the table has none yet: everything stored is lower
+        return negate(is_null(mine)) if sign is exp.GT else exp.false()
+    low, high = (mine, col(_OLD + mine.name)) if sign is exp.LT else (col(_OLD + mine.name), mine)
+    return any_of(
+        [
+            all_of([is_null(low), negate(is_null(high.copy()))]),
+            exp.Coalesce(this=exp.LT(this=low.copy(), expression=high.copy()), expressions=[exp.false()]),
+        ]
+    )
 
 
 def _equal(q: Question) -> list[exp.Expr]:
@@ -298,11 +348,11 @@ def _state(q: Question) -> exp.Expr:
     """What absence, or the row itself, says of a delete, before any verdict."""
     a = q.absence
     if a is None:
-        return case((all_of([_alive(q), col(GONE)]), lit("delete")), default=cast(exp.null(), "string"))
+        return case((all_of([_alive(q), _told(q)]), lit("delete")), default=cast(exp.null(), "string"))
     unseen, note = negate(is_true(col(SEEN))), col(_STATE + "_note")
     # what is announced needs no inference: neither a whole key, nor a window, nor a second time
-    told = exp.false() if q.woven else col(GONE)
-    inferred = all_of([unseen, _whole_key(q), *([negate(col(GONE))] if q.woven else [])])
+    told = _told(q)
+    inferred = all_of([unseen, _whole_key(q), *([negate(col(GONE))] if q.woven or q.sequence else [])])
     missing = all_of([_alive(q), any_of([told, inferred])])
     candidate = all_of([missing, any_of([told.copy(), _within(a.scope)])])
     branches: list[tuple[exp.Expr, exp.Expr]] = []
@@ -326,6 +376,15 @@ def _state(q: Question) -> exp.Expr:
     if a.live and a.confirm == 1:
         branches.append((all_of([is_null(col(_FOUND)), negate(col(GONE)), unseen, _whole_key(q)]), lit("bury")))
     return case(*branches, default=cast(exp.null(), "string"))
+
+
+def _told(q: Question) -> exp.Expr:
+    """Does the row itself say that it is gone, and is that to be decided here? Older news is no news."""
+    if q.woven or q.gone is None:
+        return exp.false()
+    if q.sequence is None or q.target is None:
+        return col(GONE)
+    return all_of([col(GONE), negate(_compares(q, exp.LT))])
 
 
 def _whole_key(q: Question) -> exp.Expr:
