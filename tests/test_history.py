@@ -169,7 +169,10 @@ def test_a_row_without_an_instant_is_refused_by_name(platform: Platform) -> None
 
 
 def test_an_instant_must_be_a_time(pandas_platform: Platform) -> None:
-    with lab(pandas_platform, {**TIME, "effective_at": "name"}) as at, pytest.raises(TransformError, match="not a time"):
+    with (
+        lab(pandas_platform, {**TIME, "effective_at": "name"}) as at,
+        pytest.raises(TransformError, match="not a time"),
+    ):
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1))))
 
 

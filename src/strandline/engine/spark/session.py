@@ -37,7 +37,12 @@ appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 _STALE = 24 * 3600.0
 # what every node's session has, whoever made the session: the meaning of our SQL depends on it
-_MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+_MEANING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # not Spark's own INT96: other readers count it in nanoseconds, which end in the year 2262
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
 
 
 class SparkPlatform:
