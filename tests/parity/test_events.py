@@ -16,7 +16,7 @@ from strandline.testing.events import Course, assert_sound, counted, distinct, e
 from strandline.testing.frames import assert_same, read_table
 from strandline.testing.oracle import Frame, Row, select
 
-EXAMPLES = {"pandas": 12, "spark": 2}  # `make soak` draws a thousand and a hundred
+EXAMPLES = {"pandas": 12, "spark": 1}  # `make soak` draws a thousand and a hundred
 SYSTEM = [
     ("_valid_from", "timestamp"),
     ("_valid_to", "timestamp"),
