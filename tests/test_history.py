@@ -193,6 +193,35 @@ def test_dates_and_local_times_are_utc(platform: Platform) -> None:
         assert versions(at.table(), "_valid_from") == [(datetime(2024, 3, 31, tzinfo=UTC),)]
 
 
+PRESETS = {
+    "dlf": ("dlf_ValidFrom", "dlf_ValidTo", "dlf_IsCurrent", "dlf_deleted", "dlf_lastSeen", "dlf_SourceHash"),
+    "kimball": ("__valid_from", "__valid_to", "__is_current", "__is_deleted", "__last_seen", "__row_hash"),
+}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("timed", [True, False], ids=["business", "batch"])
+def test_the_books_may_have_other_names(pandas_platform: Platform, preset: str, timed: bool) -> None:
+    """Seed 001's names, seed 003's names: nothing else changes."""
+    write = {**TIME, "system_columns": {"preset": preset}}
+    write = write if timed else {n: v for n, v in write.items() if n != "effective_at"}
+    with lab(pandas_platform, write) as at:
+        at.run(frame(TIMED, (1, "Ada", "1", "U", day(1))))
+        at.run(frame(TIMED, (1, "Eve", "1", "U", day(3))))
+        at.run(frame(TIMED, (1, "Eve", "1", "D", day(5))))
+        begins, _, current, deleted, *_ = names = PRESETS[preset]
+        assert set(at.table().names) == {n for n, _ in TIMED} | set(names)
+        rows = sorted(at.table().rows, key=lambda r: r[begins])
+        assert [(r["name"], r[current], r[deleted]) for r in rows] == [("Ada", False, False), ("Eve", False, True)]
+
+
+@pytest.mark.parametrize("name", ["_instant", "_kind", "_batch_id"])
+def test_what_the_events_keep_cannot_come_from_a_source(pandas_platform: Platform, name: str) -> None:
+    columns = [*TIMED, (name, "string")]
+    with lab(pandas_platform, TIME) as at, pytest.raises(TableError, match=name):
+        at.run(frame(columns, (1, "Ada", "1", "U", day(1), "x")))
+
+
 # --- columns that come and go ------------------------------------------------------------------------------
 
 

@@ -156,7 +156,12 @@ def _come(
 ) -> tuple[exp.Query, Course, Fit]:
     """The rows of the slice as events, and how the table of events takes them."""
     roles = batches.system_roles(job, state)
-    batches.check_columns(job, rows, state, {**roles, **{f"event {r}": n for r, n in events.ROLES.items()}})
+    batches.check_columns(job, rows, state, roles)
+    if taken := next((n for n in events.ROLES.values() if n in rows.schema), None):
+        raise TableError(
+            f"{job.node.name}: the rows bring a column `{taken}`, which {book.table.label} keeps for itself",
+            hint="rename it with a rename step",
+        )
     when = rows.schema.get(job.node.write.effective_at or "")
     if when is None or when.type not in TIMES:
         kind = when.type if when else "missing"
