@@ -61,10 +61,10 @@ OPS = [*COLUMNS, ("op", "string")]
 
 
 @pytest.mark.parametrize("strategy", ["soft", "hard", "ignore"])
-def test_announced_deletes_close_the_version(platform: Platform, strategy: str) -> None:
+def test_announced_deletes_close_the_version(pandas_platform: Platform, strategy: str) -> None:
     """Seed 001's explicit deletes (X-34), and a row that returns unchanged is a new version (X-33)."""
     write = {"mode": "scd2", "keys": ["id"], "delete_when": "op = 'D'", "delete_strategy": strategy, "track": ["name"]}
-    with lab(platform, write) as at:
+    with lab(pandas_platform, write) as at:
         at.run(frame(OPS, (1, "Ada", "1", "I"), (2, "Bob", "1", "I"), (3, "Cy", "1", "D")))
         at.run(frame(OPS, (2, "Rob", "1", "U")))
         result = at.run(frame(OPS, (1, "Ada", "1", "D"), (2, None, None, "D")))
@@ -84,17 +84,17 @@ def test_announced_deletes_close_the_version(platform: Platform, strategy: str) 
             ]
 
 
-def test_an_open_end_may_have_a_date(platform: Platform) -> None:
+def test_an_open_end_may_have_a_date(pandas_platform: Platform) -> None:
     """X-41: one convention, NULL or a sentinel, for every open version."""
     end = datetime(9999, 12, 31, tzinfo=UTC)
-    with lab(platform, {"mode": "scd2", "keys": ["id"], "open_end": date(9999, 12, 31)}) as at:
+    with lab(pandas_platform, {"mode": "scd2", "keys": ["id"], "open_end": date(9999, 12, 31)}) as at:
         at.run(frame(COLUMNS, (1, "Ada", "1")))
         at.run(frame(COLUMNS, (1, "Eve", "1")))
         assert versions(at.table(), "_valid_to", "_is_current") == [(hour(2), False), (end, True)]
 
 
-def test_upsert_flags_what_is_announced(platform: Platform) -> None:
-    with lab(platform, {"mode": "upsert", "keys": ["id"], "delete_when": "op = 'D'"}) as at:
+def test_upsert_flags_what_is_announced(pandas_platform: Platform) -> None:
+    with lab(pandas_platform, {"mode": "upsert", "keys": ["id"], "delete_when": "op = 'D'"}) as at:
         at.run(frame(OPS, (1, "Ada", "1", "I"), (2, "Bob", "1", "I"), (9, "Zed", "1", "D")))
         result = at.run(frame(OPS, (1, None, None, "D"), (9, None, None, "D")))
         assert (result.inserted, result.updated, result.deleted) == (0, 0, 1)
@@ -130,25 +130,25 @@ def test_a_late_row_is_woven_in(platform: Platform) -> None:
         ]
 
 
-def test_an_equal_event_matters_when_one_lands_before_it(platform: Platform) -> None:
-    with lab(platform, TIME) as at:
+def test_an_equal_event_matters_when_one_lands_before_it(pandas_platform: Platform) -> None:
+    with lab(pandas_platform, TIME) as at:
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1)), (1, "Ada", "1", "U", day(9))))
         assert len(at.table().rows) == 1
         at.run(frame(TIMED, (1, "Eve", "1", "U", day(5))))
         assert versions(at.table(), "name", "_valid_from") == [("Ada", day(1)), ("Eve", day(5)), ("Ada", day(9))]
 
 
-def test_a_version_that_is_no_more_is_really_removed(platform: Platform) -> None:
+def test_a_version_that_is_no_more_is_really_removed(pandas_platform: Platform) -> None:
     """A delete at the instant of the only row: nothing is left of it."""
-    with lab(platform, TIME) as at:
+    with lab(pandas_platform, TIME) as at:
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1)), (2, "Bob", "1", "U", day(1))))
         result = at.run(frame(TIMED, (1, "Ada", "1", "D", day(1))))
         assert result.deleted == 1
         assert versions(at.table(), "id") == [(2,)]
 
 
-def test_hard_deletes_take_all_versions_and_late_rows_do_not_bring_them_back(platform: Platform) -> None:
-    with lab(platform, {**TIME, "delete_strategy": "hard"}) as at:
+def test_hard_deletes_take_all_versions_and_late_rows_do_not_bring_them_back(pandas_platform: Platform) -> None:
+    with lab(pandas_platform, {**TIME, "delete_strategy": "hard"}) as at:
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1)), (1, "Eve", "1", "U", day(3))))
         assert at.run(frame(TIMED, (1, None, None, "D", day(5)))).deleted == 1
         assert at.table().rows == []
@@ -157,8 +157,8 @@ def test_hard_deletes_take_all_versions_and_late_rows_do_not_bring_them_back(pla
         assert versions(at.table(), "name", "_valid_from", "_is_current") == [("New", day(6), True)]
 
 
-def test_a_row_without_an_instant_is_refused_by_name(platform: Platform) -> None:
-    with lab(platform, TIME) as at:
+def test_a_row_without_an_instant_is_refused_by_name(pandas_platform: Platform) -> None:
+    with lab(pandas_platform, TIME) as at:
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1))))
         with pytest.raises(TransformError) as refused:
             at.run(frame(TIMED, (7, "Ada", "1", "U", None), (8, "Ada", "1", "U", day(1))))
@@ -186,9 +186,9 @@ def test_a_table_by_batch_time_has_no_events(pandas_platform: Platform) -> None:
             at.again()
 
 
-def test_dates_and_local_times_are_utc(platform: Platform) -> None:
+def test_dates_and_local_times_are_utc(pandas_platform: Platform) -> None:
     columns = [("id", "int"), ("name", "string"), ("at", "date")]
-    with lab(platform, {"mode": "scd2", "keys": ["id"], "effective_at": "at"}) as at:
+    with lab(pandas_platform, {"mode": "scd2", "keys": ["id"], "effective_at": "at"}) as at:
         at.run(frame(columns, (1, "Ada", date(2024, 3, 31))))
         assert versions(at.table(), "_valid_from") == [(datetime(2024, 3, 31, tzinfo=UTC),)]
 
@@ -225,10 +225,10 @@ def test_what_the_events_keep_cannot_come_from_a_source(pandas_platform: Platfor
 # --- columns that come and go ------------------------------------------------------------------------------
 
 
-def test_a_new_column_re_versions_nothing(platform: Platform) -> None:
+def test_a_new_column_re_versions_nothing(pandas_platform: Platform) -> None:
     """X-74: rows that say the same as before stay as they are; a new value at a known instant fills its version."""
     wide = [*TIMED, ("city", "string")]
-    with lab(platform, TIME) as at:
+    with lab(pandas_platform, TIME) as at:
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1)), (2, "Bob", "1", "U", day(1))))
         result = at.run(frame(wide, (1, "Ada", "1", "U", day(1), None), (2, "Bob", "1", "U", day(1), "Bern")))
         assert (result.inserted, result.updated) == (0, 1)

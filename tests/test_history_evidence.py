@@ -72,9 +72,9 @@ def test_back_by_an_event_of_its_own(pandas_platform: Platform) -> None:
         assert shown(at)[1:] == [(2, "Bob", day(2), hour(2), True), (2, "Bob", later, None, False)]
 
 
-def test_without_evidence_an_old_event_does_not_revive(platform: Platform) -> None:
+def test_without_evidence_an_old_event_does_not_revive(pandas_platform: Platform) -> None:
     columns = [*COLUMNS, ("op", "string")]
-    with lab(platform, {**WRITE, "delete_when": "op = 'D'"}) as at:
+    with lab(pandas_platform, {**WRITE, "delete_when": "op = 'D'"}) as at:
         at.run(frame(columns, (1, "Ada", day(1), "U"), (1, None, day(5), "D")))
         result = at.run(frame(columns, (1, "Eve", day(3), "U")))
         assert (result.updated, result.reopened) == (1, 0)
@@ -97,9 +97,9 @@ def test_announced_and_found(pandas_platform: Platform) -> None:
         assert len(read_table(at.folder / "lake" / "t__events").rows) == 3
 
 
-def test_hard_and_back(platform: Platform) -> None:
+def test_hard_and_back(pandas_platform: Platform) -> None:
     """Nothing of the key is left in the table, and it is known all the same that it was deleted."""
-    with lab(platform, {**WRITE, "delete_strategy": "hard"}, transform=detect()) as at:
+    with lab(pandas_platform, {**WRITE, "delete_strategy": "hard"}, transform=detect()) as at:
         at.run(frame(COLUMNS, ADA, BOB))
         assert at.run(frame(COLUMNS, ADA)).deleted == 1
         assert shown(at) == [(1, "Ada", day(1), None, False)]
@@ -208,7 +208,7 @@ def test_the_live_source_has_the_last_word(tmp_path: Any, pandas_platform: Platf
     assert at.run([], [1, 2]).status == "unchanged"
 
 
-def test_what_lies_in_the_window_and_did_not_come(platform: Platform) -> None:
+def test_what_lies_in_the_window_and_did_not_come(pandas_platform: Platform) -> None:
     """`watermark_window`: the stored row inside the window is the current version."""
     columns = [*COLUMNS, ("m", "bigint")]
     read = {
@@ -216,7 +216,7 @@ def test_what_lies_in_the_window_and_did_not_come(platform: Platform) -> None:
         "path": "batch*.parquet",
         "incremental": {"mode": "stateful", "column": "m", "watermark_lag": 5},
     }
-    with lab(platform, WRITE, read=read, settings={"delete_missing": True}) as at:
+    with lab(pandas_platform, WRITE, read=read, settings={"delete_missing": True}) as at:
         at.run(frame(columns, (1, "Ada", day(1), 1), (2, "Bob", day(1), 6), (3, "Cy", day(1), 7)))
         result = at.run(frame(columns, (3, "Cy", day(1), 7), (4, "Dee", day(2), 8)))
         assert (result.inserted, result.deleted) == (1, 1)
