@@ -42,63 +42,51 @@ from strandline.types import Column, Relation
 
 KEY_VERB = "_strandline_key_verb"
 """What became of a key as a whole, in one of its rows."""
-_RANK, _BEFORE, _START, _VERSION = "_strandline_rank", "_strandline_before", "_strandline_start", "_strandline_version"
-_FROM, _ENDED, _NEXT, _TO = "_strandline_from", "_strandline_ended", "_strandline_next", "_strandline_to"
-_LAST_DELETE, _FOLDED, _FOUND, _OLD = (
-    "_strandline_last_delete",
-    "_strandline_folded",
-    "_strandline_found",
-    "_strandline_old_",
-)
+_BEFORE, _START, _FROM, _TO = "_strandline_before", "_strandline_start", "_strandline_from", "_strandline_to"
+_NEXT, _ENDED, _LAST_DELETE = "_strandline_next_", "_strandline_ended", "_strandline_last_delete"
+_FOLDED, _FOUND, _OLD = "_strandline_folded", "_strandline_found", "_strandline_old_"
 _HAD, _WAS, _IS, _CHANGED, _FIRST = (f"_strandline_{n}" for n in ("had", "was", "is", "changed", "first"))
 
 
 def versions(events: exp.Query, course: Course) -> exp.Select:
-    """The versions of all keys of these events: their columns, when they begin and end, and whether by a delete."""
+    """The versions of all keys of these events: their columns, when they begin and end, and whether by a delete.
+
+    The last event of a version tells its values, and the event after that one when and how it ends.
+    """
     names = course.columns.names
-    ended = over(
-        exp.Min(this=case((eq(col(KIND), lit(DELETE)), col(INSTANT)), default=exp.null())), [*course.keys, _VERSION]
-    )
-    begun = over(exp.Min(this=col(INSTANT)), [*course.keys, _VERSION])
-    last = [ordered(col(KIND), desc=True), ordered(col(INSTANT), desc=True)]  # the last upsert tells the values
-    rank = over(exp.RowNumber(), [*course.keys, _VERSION], last)
-    facts = [named(begun, _FROM), named(ended, _ENDED), named(rank, _RANK), col(_LAST_DELETE)]
-    grown = select(*map(col, names), *facts).from_(_numbered(events, course).subquery("n"))
-    grown = grown.where(exp.GT(this=col(_VERSION), expression=lit(0)))
-    one = select(*map(col, names), *map(col, (_FROM, _ENDED, _LAST_DELETE))).from_(grown.subquery("g"))
-    one = one.where(eq(col(_RANK), lit(1)))
-    after = over(exp.Lead(this=col(_FROM)), course.keys, [ordered(col(_FROM))])
-    out = select(*map(col, names), *map(col, (_FROM, _ENDED, _LAST_DELETE)), named(after, _NEXT)).from_(
-        one.subquery("o")
-    )
-    to = named(exp.Coalesce(this=col(_ENDED), expressions=[col(_NEXT)]), _TO)
-    whole = select(*map(col, names), col(_FROM), to, named(negate(is_null(col(_ENDED))), _ENDED)).from_(
-        out.subquery("v")
-    )
-    if not course.hard:
-        return whole
-    kept = any_of([is_null(col(_LAST_DELETE)), exp.GT(this=col(_FROM), expression=col(_LAST_DELETE))])
-    return whole.where(kept)
-
-
-def _numbered(events: exp.Query, course: Course) -> exp.Select:
-    """One event per key and instant, with the number of the version it belongs to; 0 before the first."""
-    names = [*course.columns.names, INSTANT, KIND]
-    rank = over(exp.RowNumber(), [*course.keys, INSTANT], weight(course))
-    ranked = select(*map(col, names), named(rank, _RANK)).from_(events.subquery("e"))
-    winners = select(*map(col, names)).from_(ranked.subquery("r")).where(eq(col(_RANK), lit(1)))
     line = [ordered(col(INSTANT))]
-    before = [named(over(exp.Lag(this=col(n)), course.keys, line), _OLD + n) for n in course.tracked]
-    kind = named(over(exp.Lag(this=col(KIND)), course.keys, line), _BEFORE)
+    begun = exp.Max(this=case((eq(col(_START), lit(1)), col(INSTANT)), default=exp.null()))
+    facts = [named(over(begun, course.keys, line), _FROM)]  # a running maximum: the newest start so far
+    facts += [named(over(exp.Lead(this=col(n)), course.keys, line), _NEXT + n) for n in (INSTANT, KIND, _START)]
+    last_delete = [col(_LAST_DELETE)] if course.hard else []
+    placed = select(*map(col, names), col(KIND), *facts, *last_delete).from_(_started(events, course).subquery("s"))
+    goes_on = all_of([eq(col(_NEXT + KIND), lit(UPSERT)), eq(col(_NEXT + _START), lit(0))])
+    ended = is_true(eq(col(_NEXT + KIND), lit(DELETE)))
+    told = select(*map(col, names), col(_FROM), named(col(_NEXT + INSTANT), _TO), named(ended, _ENDED))
+    told = told.from_(placed.subquery("v")).where(all_of([eq(col(KIND), lit(UPSERT)), negate(is_true(goes_on))]))
+    if not course.hard:
+        return told
+    kept = any_of([is_null(col(_LAST_DELETE)), exp.GT(this=col(_FROM), expression=col(_LAST_DELETE))])
+    return told.where(kept)
+
+
+def _started(events: exp.Query, course: Course) -> exp.Select:
+    """One event per key and instant, in their order, each with whether a version starts there."""
+    names = [*course.columns.names, INSTANT, KIND]
+    before = over(exp.Lag(this=col(INSTANT)), course.keys, [ordered(col(INSTANT)), *weight(course)])
+    lined = select(*map(col, names), named(before, _BEFORE)).from_(events.subquery("e"))
+    first = any_of([is_null(col(_BEFORE)), exp.LT(this=col(_BEFORE), expression=col(INSTANT))])
+    winners = select(*map(col, names)).from_(lined.subquery("l")).where(first)
+    line = [ordered(col(INSTANT))]
+    facts = [named(over(exp.Lag(this=col(n)), course.keys, line), _OLD + n) for n in (*course.tracked, KIND)]
     deleted = exp.Max(this=case((eq(col(KIND), lit(DELETE)), col(INSTANT)), default=exp.null()))
-    facts = [*before, kind, named(over(deleted, course.keys), _LAST_DELETE)]
-    lined = select(*map(col, names), *facts).from_(winners.subquery("w"))
-    differs = any_of(negate(same(col(n), col(_OLD + n))) for n in course.tracked)
-    opens = any_of([is_null(col(_BEFORE)), eq(col(_BEFORE), lit(DELETE)), differs])
+    facts += [named(over(deleted, course.keys), _LAST_DELETE)] if course.hard else []
+    beside = select(*map(col, names), *facts).from_(winners.subquery("w"))
+    differs = (negate(same(col(n), col(_OLD + n))) for n in course.tracked)
+    opens = any_of([is_null(col(_OLD + KIND)), eq(col(_OLD + KIND), lit(DELETE)), *differs])
     start = case((all_of([eq(col(KIND), lit(UPSERT)), opens]), lit(1)), default=lit(0))
-    started = select(*map(col, names), col(_LAST_DELETE), named(start, _START)).from_(lined.subquery("l"))
-    number = over(exp.Sum(this=col(_START)), course.keys, line)
-    return select(*map(col, names), col(_LAST_DELETE), named(number, _VERSION)).from_(started.subquery("s"))
+    kept = [col(_LAST_DELETE)] if course.hard else []
+    return select(*map(col, names), *kept, named(start, _START)).from_(beside.subquery("b"))
 
 
 # --- what that changes -------------------------------------------------------------------------------------
