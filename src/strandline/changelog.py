@@ -19,9 +19,10 @@ from strandline.engine.base import Engine
 from strandline.job import Job
 from strandline.sql.expr import any_of, col, is_null, named, negate, one_of, select, table
 from strandline.strategy.changes import ACTION
-from strandline.strategy.keyed import NOTE, STREAK, key_hash_of
+from strandline.strategy.keyed import GONE, NOTE, STREAK, key_hash_of
 from strandline.types import Token
 
+ANNOUNCED = "announced by the source"
 _LOUD = ("delete", "reopen", "revive")
 _QUIET = ("insert", "update", "bury")
 
@@ -37,13 +38,14 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
     wanted = [negate(is_null(col(NOTE)))]
     wanted += [one_of(col(ACTION), _LOUD if job.node.change_log != "all" else (*_LOUD, *_QUIET))]
     columns = [col(c.name) for c in keys]
-    tree = select(*columns, named(key_hash_of(keys), "h"), col(ACTION), col(NOTE), col(STREAK))
+    tree = select(*columns, named(key_hash_of(keys), "h"), col(GONE), col(ACTION), col(NOTE), col(STREAK))
     found = engine.fetch(tree.from_(table(decided.name)).where(any_of(wanted)))
     config = job.detection
     rows = []
-    for *values, hashed, action, note, streak in found:
+    for *values, hashed, gone, action, note, streak in found:
         key = json.dumps(dict(zip([c.name for c in keys], values, strict=True)), default=str, ensure_ascii=False)
-        for verb, reason, times in _entries(job, outcome, action, note, streak):
+        absent = ANNOUNCED if gone else evidence(job, outcome)
+        for verb, reason, times in _entries(job, outcome, absent, action, note, streak):
             rows.append(
                 ChangeRow(
                     run_id=token.run_id,
@@ -77,12 +79,11 @@ def _anything(job: Job, outcome: Outcome) -> bool:
 
 
 def _entries(
-    job: Job, outcome: Outcome, action: str, note: str | None, streak: Any
+    job: Job, outcome: Outcome, absent: str, action: str, note: str | None, streak: Any
 ) -> Iterator[tuple[str, str, int | None]]:
     """What is recorded of one row: verb, reason, and for how many runs it has been missing."""
     verdict, log = outcome.verdict, job.node.change_log
     config, finding = job.detection, outcome.made.finding
-    absent = evidence(job, outcome)
     if note == "seen":
         yield "seen", "the key was seen again", None
     if note == "missing" and config and finding:
@@ -112,7 +113,7 @@ def evidence(job: Job, outcome: Outcome) -> str:
         case DeleteDetectionMode.WATERMARK_WINDOW:
             bounds = ", ".join(f"{lo} <= {n} <= {hi}" for n, (lo, hi) in outcome.slice.window.items())
             return f"absent from the window [{bounds}]"
-    return "announced by the source"
+    return ANNOUNCED
 
 
 def sample_deletes(engine: Engine, outcome: Outcome, limit: int = 5) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from strandline.sql.expr import (
     named,
     negate,
     one_of,
+    same,
     select,
     table,
 )
@@ -145,7 +146,7 @@ def all_versions(gone: Relation, q: Question) -> exp.Select:
     values = [named(col(c.name, "t") if c.fold in there else cast(exp.null(), c.type), c.name) for c in columns]
     hit = select(lit(1)).from_(table(gone.name, "g"))
     hit = hit.where(
-        all_of([*(eq(col(c.name, "g"), col(c.name, "t")) for c in q.keys), eq(col(ACTION, "g"), lit("delete"))])
+        all_of([*(same(col(c.name, "g"), col(c.name, "t")) for c in q.keys), eq(col(ACTION, "g"), lit("delete"))])
     )
     rows = select(*values, named(lit("delete"), ACTION)).from_(table(target.name, "t"))
     return rows.where(exp.Exists(this=hit))

@@ -43,6 +43,7 @@ ELSE, NOTE, STREAK = "_strandline_else", "_strandline_note", "_strandline_streak
 _IN, _FOUND, _SEEN, _COPIES = "_strandline_in", "_strandline_found", "_strandline_seen", "_strandline_copies"
 _OLD, _STATE, ALIVE, NULL_KEY = "_strandline_old_", "_strandline_state", "_strandline_alive", "_strandline_null_key"
 VERSION, WAS, _PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
+GONE = "_strandline_gone"
 _TYPES = {"row_hash": "bigint", "deleted": "boolean", "is_current": "boolean"}  # of the others: timestamp
 
 
@@ -76,6 +77,7 @@ class Question:
     condition: exp.Expr | None = None
     unique: bool = False
     stored: Mapping[str, str] = field(default_factory=dict)  # the roles that the table has already
+    gone: str | None = None  # a boolean column of the rows, and of no table: this row announces a delete
 
     def spelled(self, name: str) -> Column:
         found = self.fit.columns.get(name)
@@ -97,16 +99,16 @@ def decide(q: Question) -> exp.Select:
     """Every row of the slice, and with evidence every row of the table, with its verbs."""
     values = [col(c.name) for c in q.fit.columns]
     hashed = [named(_hash(q), q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    facts = [_IN, _FOUND, _SEEN, _COPIES, *([STREAK, _STATE + "_note", _STATE + "_run"] if _notes(q) else [])]
+    facts = [_IN, _FOUND, _SEEN, _COPIES, GONE, *([STREAK, _STATE + "_note", _STATE + "_run"] if _notes(q) else [])]
     old = [col(_OLD + c.name) for c in (q.target.schema if q.target else ())]
     hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(_joined(q).subquery("j"))
     kept = [*values, *(col(h.alias) for h in hashed)]
     extra = [named(_old(q, "valid_from", "timestamp"), VERSION), named(_was(q), WAS)]
     streak = named(col(STREAK) if _notes(q) else lit(0), STREAK)
-    verbs = [named(_plain(q), _PLAIN), named(_state(q), _STATE), *_measured(q)]
+    verbs = [named(_plain(q), _PLAIN), named(_state(q), _STATE), *_measured(q), col(GONE)]
     judged = select(*kept, *extra, streak, *verbs).from_(hashed_rows.subquery("h"))
     told = [named(_otherwise(), ELSE), named(_action(), ACTION), named(_note(), NOTE)]
-    return select(*kept, *map(col, (VERSION, WAS, STREAK, ALIVE, NULL_KEY)), *told).from_(judged.subquery("d"))
+    return select(*kept, *map(col, (VERSION, WAS, STREAK, ALIVE, NULL_KEY, GONE)), *told).from_(judged.subquery("d"))
 
 
 # --- joining -----------------------------------------------------------------------------------------------
@@ -123,7 +125,9 @@ def _joined(q: Question) -> exp.Select:
     values = [named(_value(q, c, key=c.fold in keys, both=both), c.name) for c in q.fit.columns]
     found = col(_FOUND, "t") if q.target else cast(exp.null(), "boolean")
     old = [named(col(c.name, "t"), _OLD + c.name) for c in (q.target.schema if q.target else ())]
+    gone = is_true(col(q.gone, "s")) if q.gone else exp.false()
     facts = [named(col(_IN, "s"), _IN), named(found, _FOUND), named(_seen(q), _SEEN), named(col(_COPIES, "s"), _COPIES)]
+    facts.append(named(gone, GONE))
     if _notes(q):
         facts += [named(col(n, "n"), a) for n, a in (("streak", STREAK), ("state", _STATE + "_note"))]
         facts.append(named(col("run_id", "n"), _STATE + "_run"))
@@ -185,7 +189,10 @@ def _same_key(q: Question, alias: str) -> exp.Expr:
 def _seen(q: Question) -> exp.Expr:
     if q.absence is None:
         return cast(exp.null(), "boolean")
-    return col("_strandline_there", "e") if q.absence.seen is not None else col(_IN, "s")
+    seen = col("_strandline_there", "e") if q.absence.seen is not None else col(_IN, "s")
+    if q.gone is None:
+        return seen
+    return all_of([seen, negate(is_true(col(q.gone, "s")))])  # a row that announces a delete shows no presence
 
 
 def _value(q: Question, c: Column, *, key: bool, both: bool) -> exp.Expr:
@@ -246,7 +253,7 @@ def _dead(q: Question) -> exp.Expr:
 def _plain(q: Question) -> exp.Expr:
     """The verb of a slice's row when no delete is applied."""
     duplicate = (exp.GT(this=col(_COPIES), expression=lit(1)), cast(fault("duplicates"), "string"))
-    outside = (is_null(col(_IN)), lit("stay"))
+    outside = (any_of([is_null(col(_IN)), col(GONE)]), lit("stay"))
     if q.target is None:
         return case(duplicate, outside, default=lit("insert"))
     missing = (is_null(col(_FOUND)), lit("insert"))
@@ -286,13 +293,14 @@ def _compared(columns: Schema) -> list[Column]:
 
 
 def _state(q: Question) -> exp.Expr:
-    """What absence says of a row, before any verdict."""
+    """What absence, or the row itself, says of a delete, before any verdict."""
     a = q.absence
     if a is None:
-        return cast(exp.null(), "string")
+        return case((all_of([_alive(q), col(GONE)]), lit("delete")), default=cast(exp.null(), "string"))
     unseen, note = negate(is_true(col(_SEEN))), col(_STATE + "_note")
-    missing = all_of([_alive(q), unseen, _whole_key(q)])
-    candidate = all_of([missing, _within(a.scope)])
+    # what is announced needs no inference: neither a whole key, nor a window, nor a second time
+    missing = all_of([_alive(q), any_of([col(GONE), all_of([unseen, _whole_key(q)])])])
+    candidate = all_of([missing, any_of([col(GONE), _within(a.scope)])])
     branches: list[tuple[exp.Expr, exp.Expr]] = []
     if a.live:
         back = all_of([_dead(q), is_null(col(_IN)), is_true(col(_SEEN))])
@@ -308,10 +316,11 @@ def _state(q: Question) -> exp.Expr:
     if a.confirm > 1:
         streak = exp.Coalesce(this=col(STREAK), expressions=[lit(0)]) if _notes(q) else lit(0)
         times = exp.Add(this=streak, expression=lit(1)) if a.fresh else streak
-        branches.append((all_of([candidate, exp.LT(this=times, expression=lit(a.confirm))]), lit("missing")))
+        early = all_of([candidate, negate(col(GONE)), exp.LT(this=times, expression=lit(a.confirm))])
+        branches.append((early, lit("missing")))
     branches.append((candidate, lit("delete")))
     if a.live and a.confirm == 1:
-        branches.append((all_of([is_null(col(_FOUND)), unseen, _whole_key(q)]), lit("bury")))
+        branches.append((all_of([is_null(col(_FOUND)), negate(col(GONE)), unseen, _whole_key(q)]), lit("bury")))
     return case(*branches, default=cast(exp.null(), "string"))
 
 
