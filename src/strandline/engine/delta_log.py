@@ -17,6 +17,7 @@ from strandline.errors import TableError
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
+FEED = "delta.enableChangeDataFeed"
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
 _WRITTEN = {"bigint": "long", "boolean": "boolean", "timestamp": "timestamp", "string": "string"}
 _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
@@ -32,7 +33,9 @@ def describe(table: Table, app_id: str | None = None) -> TableState | None:
     marked = {f["name"]: f.get("metadata", {}).get(SYSTEM) for f in fields}
     roles = {str(role): name for name, role in marked.items() if role}
     commit = newest_commit(delta, app_id) if app_id else None
-    return TableState(delta.version(), schema_of(delta), tuple(meta.partition_columns), str(meta.id), roles, commit)
+    feed = meta.configuration.get(FEED) == "true"
+    parts = tuple(meta.partition_columns)
+    return TableState(delta.version(), schema_of(delta), parts, str(meta.id), roles, commit, feed)
 
 
 def schema_of(delta: DeltaTable) -> Schema:
