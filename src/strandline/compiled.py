@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from strandline import batch, slices
+from strandline import batch, through
 from strandline.engine.base import Engine, Scan, Source, Staged
 from strandline.job import Job
 from strandline.sql.expr import ident, rows_of
@@ -60,9 +60,10 @@ class Recorder:
 def compile_node(job: Job, engine: Engine) -> str:
     """The query whose rows a run would stage: the change set of this node."""
     recorder = Recorder(engine)
-    slice_ = slices.read(job, recorder)
-    transformed = batch.transform(job, recorder, slice_)
-    proposal = batch.reconcile(job, recorder, slice_, transformed, recorder.describe(job.target)).proposal
+    state = recorder.describe(job.target)
+    slice_ = through.read(job, recorder, state)
+    transformed = through.transform(job, recorder, slice_)
+    proposal = batch.reconcile(job, recorder, slice_, transformed, state).proposal
     parts = [(recorder.names[name], _renamed(tree, recorder.names)) for name, tree in recorder.parts]
     final = _renamed(proposal.rows, recorder.names)
     for name, tree in parts:

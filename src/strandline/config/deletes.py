@@ -31,7 +31,8 @@ class DeleteDetectionConfig(Model):
 
     **The solution:** say how absence can be known. `snapshot_diff` compares the newest full extract with the living
     rows of the table; `sql_compare` asks the live source for its keys; `watermark_window` looks at what a watermark
-    should have read again; `feed` is how a read with `cdc_strategy: cdf` finds them anyway: the step only brings limits.
+    should have read again; with `feed` they come by a change feed, and the step only
+    brings limits.
     Deletes are flagged (`soft_delete_col`) or, with `soft_delete_col: null`, really removed.
     Before they are applied they are judged: too many (`max_delete_percent`, `max_delete_count`) or a source that
     came back empty (`on_empty_source`) do not delete a table.

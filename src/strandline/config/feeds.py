@@ -15,13 +15,13 @@ FEED_KEYS = ("primary_keys", "deduplication_columns", "load_id", "from_version")
 class FeedOptions(Model):
     """How a change feed is read.
 
-    **Business problem:** a Silver table has millions of rows, and a Gold table should follow its changes and its deletes
-    without reading it whole each night.
-    **Solution:** the first run reads the table once; every later one reads what was committed since. `primary_keys` name
-    the rows that belong together (default: the write keys): a key is deleted when none of its rows is left.
+    **Business problem:** a Silver table has millions of rows, and a Gold table should follow its changes and its
+    deletes without reading it whole each night.
+    **Solution:** the first run reads the table once; every later one reads what was committed since. `primary_keys`
+    name the rows that belong together (default: the write keys): a key is deleted when none of its rows is left.
     `deduplication_columns` keep, of several rows of a key that came, the one of the newest commit; where commits cannot
-    tell (the first load), the highest of all columns. `load_id` keeps a position of its own. `from_version` starts
-    the first run with the changes of that version instead of the whole table.
+    tell (the first load), the highest of all columns. `load_id` keeps a position of its own. `from_version` starts the
+    first run with the changes of that version, itself included, instead of the whole table.
 
     ```yaml
     sources:

@@ -66,13 +66,14 @@ class IncrementalConfig(FeedOptions):
 
     def mistakes(self) -> Iterator[Mistake]:
         yield from feed_mistakes(self, used=self.mode == "cdf", instead="mode: cdf")
-        if self.mode == "cdf":
-            for key in ("column", "watermark_lag", "initial_value", "lookback"):
-                if getattr(self, key) is not None:
-                    yield Mistake(
-                        (key,), f"`{key}` does nothing with mode: cdf", "the table's versions say what is new"
-                    )
+        if self.mode != "cdf":
+            yield from self._mark_mistakes()
             return
+        for key in ("column", "watermark_lag", "initial_value", "lookback"):
+            if getattr(self, key) is not None:
+                yield Mistake((key,), f"`{key}` does nothing with mode: cdf", "the table's versions say what is new")
+
+    def _mark_mistakes(self) -> Iterator[Mistake]:
         stateful = self.mode == "stateful"
         for key in ("lookback",) if stateful else ("watermark_lag", "initial_value"):
             if getattr(self, key) is not None:

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 
 from strandline.engine import delta_log
 from strandline.engine.delta_log import FEED
-from strandline.types import Schema, Table
+from strandline.types import Table
 
 CHANGE, VERSION = "_change_type", "_commit_version"
 
@@ -154,12 +154,6 @@ def readable(table: Table, version: int) -> bool:
     except (DeltaError, OSError):
         return False
     return True
-
-
-def schema_at(table: Table, version: int) -> Schema:
-    """The columns that a readable version has."""
-    delta = _opened(table, version)
-    return delta_log.schema_of(delta) if delta else Schema(())
 
 
 def enable(table: Table) -> None:
