@@ -111,12 +111,20 @@ class DeleteDetectionConfig(Model):
         for key, mode in needs.items():
             if getattr(self, key) is not None and self.mode is not mode:
                 yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {mode}")
-        if self.mode is DeleteDetectionMode.FEED and self.confirm_runs > 1:
-            message = "`confirm_runs` does nothing with mode: feed: a feed says once that a row is gone"
-            yield Mistake(("confirm_runs",), message, "remove it; on_threshold_breach: hold lets a person decide")
+        if self.mode is DeleteDetectionMode.FEED:
+            yield from self._once_mistakes()
         if isinstance(self.max_window_gap, str) and duration(self.max_window_gap) is None:
             message = f"{self.max_window_gap!r} is not a duration"
             yield Mistake(("max_window_gap",), message, "write it like 12h, 7d or 2w")
+
+    def _once_mistakes(self) -> Iterator[Mistake]:
+        """A feed says once that a row is gone."""
+        if self.on_threshold_breach == "skip":
+            message = "a feed says once that a row is gone: `on_threshold_breach: skip` would lose them for good"
+            yield Mistake(("on_threshold_breach",), message, "use hold, and decide with strandline approve or reject")
+        if self.confirm_runs > 1:
+            message = "`confirm_runs` does nothing with mode: feed: a feed says once that a row is gone"
+            yield Mistake(("confirm_runs",), message, "remove it; on_threshold_breach: hold lets a person decide")
 
 
 ROLES = ("deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash")

@@ -82,11 +82,7 @@ def gap(table: Table, after: int, version: int, *, vectors: bool) -> str | None:
     before = _opened(table, after) if after >= 0 else None
     if after >= 0 and before is None:
         return f"the log no longer reaches back to version {after}"
-    return (
-        _interrupted(commits, before)
-        or _other_columns(table, commits, before, version)
-        or _lost(table, commits, vectors=vectors)
-    )
+    return _interrupted(commits, before) or _other_columns(commits, before) or _lost(table, commits, vectors=vectors)
 
 
 def _interrupted(commits: list[_Commit], before: DeltaTable | None) -> str | None:
@@ -106,19 +102,18 @@ def _interrupted(commits: list[_Commit], before: DeltaTable | None) -> str | Non
     return None
 
 
-def _other_columns(table: Table, commits: list[_Commit], before: DeltaTable | None, version: int) -> str | None:
+def _other_columns(commits: list[_Commit], before: DeltaTable | None) -> str | None:
     """Columns may come; one that went or has another type since would not be the same column."""
-    last = _opened(table, version)
-    now = {c.name: c.type for c in delta_log.schema_of(last)} if last else {}
-    shapes = [{c.name: c.type for c in delta_log.schema_of(before)}] if before else []
+    shape = {c.name: c.type for c in delta_log.schema_of(before)} if before else {}
     for commit in commits:
         for _, body in commit.of("metaData"):
             fields = json.loads(body["schemaString"])["fields"]
-            shapes.append({f["name"]: delta_log.spark_type(f["type"]) for f in fields})
-    for shape in shapes:
-        for name, type_ in shape.items():
-            if now.get(name) != type_:
-                return f"column `{name}` was of type {type_} and is {now.get(name, 'gone')} now"
+            next_ = {f["name"]: delta_log.spark_type(f["type"]) for f in fields}
+            for name, type_ in shape.items():
+                if next_.get(name) != type_:
+                    became = f"became {next_[name]}" if name in next_ else "was dropped"
+                    return f"column `{name}` of type {type_} {became} in version {commit.version}"
+            shape = next_
     return None
 
 
