@@ -36,6 +36,7 @@ from strandline.sql.expr import (
     select,
     table,
 )
+from strandline.sql.hash import hashable
 from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.strategy.absence import Absence, Evidence, partition_scope, window_scope
@@ -226,12 +227,16 @@ def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, Callable[[], bool]
 def _fed(look: _Look, gone: Relation | None) -> Finding:
     """What a feed says is gone, and what is still held; or, where everything was computed again, what is not in it."""
     how = look.slice_.followed.how if look.slice_.followed else "first"
+    keys = [c for k in look.job.node.write.keys if (c := look.rows.schema.get(k))]
+    if not all(hashable(c) for c in keys):  # a hold that cannot be noted would be a delete that is lost
+        strict = {"on_threshold_breach": "error"} if look.config.on_threshold_breach == "hold" else {}
+        strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
+        look.config = look.config.model_copy(update=strict)
     if how == "recompute":
         absence = _absence(look, Snapshot(look.rows), scope=None)
         return Finding(look.config, absence, lambda: _no_key(look, look.rows), tuple(look.warnings))
     absence = _absence(look, Changes(look.rows), scope=None)
     target = look.engine.scan(LakeSource(look.job.target, look.state.version)).relation if look.state else None
-    keys = [c for k in look.job.node.write.keys if (c := look.rows.schema.get(k))]
     if absence.notes is not None and target is not None and look.state is not None:
         held = look.engine.query(held_keys(target, look.state.roles, absence.notes, look.rows, keys))
         gone = held if gone is None else look.engine.query(together(gone, held))

@@ -46,7 +46,8 @@ class Sources:
 
     def __init__(self, job: Job, engine: Engine, *, fresh: bool) -> None:
         self.job, self.engine, self.fresh = job, engine, fresh  # fresh: nothing was followed before
-        self.scans: list[Scan] = []
+        self.scans: list[Scan] = []  # of changes
+        self.snapshots: list[Scan] = []
         self.said: list[str] = []
         self._now: dict[str, Relation] = {}
         self._then: dict[str, Relation | None] = {}
@@ -91,7 +92,7 @@ class Sources:
         """The source as it is."""
         if input_.alias not in self._now:
             scan = self._scan(input_)
-            self.scans.append(scan)
+            self.snapshots.append(scan)
             self._now[input_.alias] = scan.relation
         return self._now[input_.alias]
 
@@ -154,6 +155,13 @@ class Sources:
 
     # --- what moved ----------------------------------------------------------------------------------------
 
+    def stirred(self, input_: Input) -> bool:
+        """May something have moved? The log knows, without reading a row."""
+        at, state = self.position(input_), self.states[input_.alias]
+        if at is None or state is None or state.table_id != at[0] or state.version < at[1]:
+            return True
+        return delta_feed.changed(lake_of(self.job, input_), at[1], state.version)
+
     def moved(self, input_: Input) -> Moved:
         """What came and what went since the last batch."""
         at, state = self.position(input_), self.states[input_.alias]
@@ -167,8 +175,6 @@ class Sources:
             return self._unknown(input_, f"{input_.label} was made anew since")
         if state.version < after:
             return self._unknown(input_, f"{input_.label} is at version {state.version}, older than {after}")
-        if not delta_feed.changed(lake, after, state.version):
-            return QUIET
         if gap := delta_feed.gap(lake, after, state.version, vectors=self.engine.dialect == "spark"):
             return self._compared(input_, gap)
         feed = FeedSource(lake, after, state.version, self.columns(input_), kept(self.job, input_, state.roles, None))
@@ -183,7 +189,9 @@ class Sources:
             return self._unknown(input_, f"{reason}, and {label} as it was then can no longer be read")
         self.say(f"{label}: its change feed cannot be read: {reason}; its snapshots are compared instead", input_)
         columns = self.columns(input_)
-        return self._staged(net.of_snapshots(then, self.now(input_), columns), columns)
+        found = self._staged(net.of_snapshots(then, self.now(input_), columns), columns)
+        self.scans.append(Scan(self.now(input_), lambda: found.came + found.went))
+        return found
 
     def _unknown(self, input_: Input, reason: str) -> Moved:
         return Moved(unknown=f"{input_.label}: its change feed cannot be read: {reason}")
@@ -209,9 +217,7 @@ class Sources:
         at = self.position(input_)
         if at is None or at[0] != state.table_id or at[1] > state.version:
             return f"{input_.label} is another table"
-        if delta_feed.changed(lake_of(self.job, input_), at[1], state.version):
-            return f"{input_.label}, which is read in full, changed"
-        return None
+        return f"{input_.label}, which is read in full, changed" if self.stirred(input_) else None
 
     def say(self, text: str, input_: Input | None = None) -> None:
         """A line for the log and for the result."""

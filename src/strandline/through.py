@@ -21,7 +21,8 @@ from strandline import slices
 from strandline.batch import Transformed
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.engine.base import Engine
-from strandline.feed import Moved, Sources
+from strandline.errors import UnknownColumn
+from strandline.feed import QUIET, Moved, Sources
 from strandline.job import Job
 from strandline.journal import log
 from strandline.plan.reading import Input
@@ -32,7 +33,7 @@ from strandline.sql.expr import col, lit, named, rows_of, same_keys, select, tab
 from strandline.sql.incremental import NotIncremental
 from strandline.sql.portable import parse
 from strandline.transform.lineage import clockwork, through_steps
-from strandline.types import Relation, TableState
+from strandline.types import Relation, Schema, TableState
 
 How = Literal["first", "rows", "keys", "recompute", "quiet"]
 
@@ -69,7 +70,7 @@ def read(job: Job, engine: Engine, state: TableState | None) -> Slice:
     rows = _rows(job, sources, way, moved)
     return FollowedSlice(
         rows=rows,
-        scans=sources.scans,
+        scans=[*sources.scans, *(sources.snapshots if way.how in ("first", "recompute") else ())],
         versions=sources.versions(),
         coverage=_coverage(job, sources, way),
         followed=Followed(way.how, _told(job, sources), tuple(sources.said)),
@@ -123,34 +124,56 @@ def _told(job: Job, sources: Sources) -> str:
 def _way(job: Job, sources: Sources, moved: dict[str, Moved]) -> _Way:
     """The quickest way that is right."""
     fed = [i for i in job.inputs if i.read.feed]
+    _check_columns(job, sources, fed)
     if sources.fresh and any(sources.position(i) is None for i in fed):
         return _Way("first")
-    keyed = job.node.write.keyed
-    if keyed and not sources.fresh and job.past.memory["recipe"] != recipe(job):
-        return _Way("recompute", "the node's sources, steps, SQL or keys are other ones than before")
-    moved.update({i.alias: sources.moved(i) for i in fed})
-    if why := _doubt(job, sources, moved):
+    if why := _doubt(job, sources):
         return _Way("recompute", why)
-    if all(m.quiet for m in moved.values()):
+    if not any(sources.stirred(i) for i in fed):
         return _Way("quiet")
     try:
-        return _incremental(job, sources, moved) if keyed else _Way("rows")
+        way = _incremental(job, sources) if job.node.write.keyed else _Way("rows")
     except NotIncremental as reason:
         kind = "SQL" if job.node.transformation_sql else "steps"
         return _Way("recompute", f"its {kind} cannot be followed change by change: {reason}")
+    moved.update({i.alias: sources.moved(i) if sources.stirred(i) else QUIET for i in fed})
+    why = next((m.unknown for m in moved.values() if m.unknown), None) or _past(job, sources, way, moved)
+    if why is not None:
+        return _Way("recompute", why)
+    return _Way("quiet") if all(m.quiet for m in moved.values()) else way
 
 
-def _doubt(job: Job, sources: Sources, moved: Mapping[str, Moved]) -> str | None:
+def _check_columns(job: Job, sources: Sources, fed: Sequence[Input]) -> None:
+    for input_ in fed:
+        for key in ("primary_keys", "deduplication_columns"):
+            for name in getattr(input_.read.feed, key):
+                if name not in (columns := sources.columns(input_)):
+                    raise UnknownColumn(name, columns.names, where=f"{job.node.name}, {input_.label}: {key}")
+
+
+def _doubt(job: Job, sources: Sources) -> str | None:
     """Why changes alone do not tell what has changed."""
-    reasons = [m.unknown for m in moved.values()]
-    if not sources.fresh:
-        reasons += [sources.changed(i) for i in job.inputs if not i.read.feed and i.read.triggers]
-    if job.node.write.keyed and clockwork(job.node):
-        reasons.append("the clock decides which rows it gives")
-    return next((r for r in reasons if r), None)
+    keyed = job.node.write.keyed
+    if keyed and not sources.fresh and job.past.memory["recipe"] != recipe(job):
+        return "the node's sources, steps, SQL or keys are other ones than before"
+    if keyed and clockwork(job.node):
+        return "the clock decides which rows it gives"
+    full = [] if sources.fresh else [i for i in job.inputs if not i.read.feed and i.read.triggers]
+    return next((why for i in full if (why := sources.changed(i))), None)
 
 
-def _incremental(job: Job, sources: Sources, moved: Mapping[str, Moved]) -> _Way:
+def _past(job: Job, sources: Sources, way: _Way, moved: Mapping[str, Moved]) -> str | None:
+    """Which source cannot be seen as it was, where something that went must be joined with it."""
+    if way.how != "keys":
+        return None
+    for input_ in job.inputs:
+        others = [a for a, m in moved.items() if m.went and a != input_.alias]
+        if others and _then(sources, input_, moved) is None:
+            return f"{input_.label} as it was at the last run can no longer be read"
+    return None
+
+
+def _incremental(job: Job, sources: Sources) -> _Way:
     """By rows where one source passes its keys on, else by keys."""
     lookups = [i.alias for i in job.inputs if not i.read.triggers]
     schemas = {i.alias: sources.columns(i) for i in job.inputs}
@@ -160,20 +183,15 @@ def _incremental(job: Job, sources: Sources, moved: Mapping[str, Moved]) -> _Way
     if job.node.transformation_sql is not None:
         shaped = {only.alias: batches.shaped(job, sources.engine, sources.none(only)).schema} if only else schemas
         query = incremental.follow(parse(job.node.transformation_sql, ""), job.node.write.keys, shaped, lookups)
-    if only is not None and passing is not None:
-        keys = _origins(job, passing.columns, query)
-        primary = _primary(only, keys)
-        row_by_row = query is None or query.row_by_row
-        apart = primary and all(set(primary) <= by for by in passing.deduplicated)
-        if primary and set(primary) <= set(keys) and row_by_row and apart:
-            return _Way("rows", query=query, primary=_spelled(primary, schemas[only.alias]))
-        if passing.deduplicated or (only.read.feed and only.read.feed.deduplication_columns):
-            raise NotIncremental("rows are deduplicated by other columns than the keys that they are written by")
-    went = [a for a, m in moved.items() if m.went]
-    for input_ in job.inputs:
-        others = [a for a in went if a != input_.alias]
-        if others and input_.read.triggers and _then(sources, input_) is None:
-            raise NotIncremental(f"{input_.label} as it was at the last run can no longer be read")
+    if only is None or passing is None:
+        return _Way("keys", query=query)
+    keys = _origins(job, passing.columns, query)
+    primary = _primary(only, keys)
+    apart = bool(primary) and all(set(primary) <= by for by in passing.deduplicated)
+    if apart and set(primary) <= set(keys) and (query is None or query.row_by_row):
+        return _Way("rows", query=query, primary=_spelled(primary, schemas[only.alias]))
+    if passing.deduplicated or (only.read.feed and only.read.feed.deduplication_columns):
+        raise NotIncremental("rows are deduplicated by other columns than the keys that they are written by")
     return _Way("keys", query=query)
 
 
@@ -192,15 +210,14 @@ def _primary(input_: Input, origins: Sequence[str]) -> list[str]:
     return [k.casefold() for k in given] or list(origins)
 
 
-def _spelled(names: Sequence[str], schema: object) -> tuple[str, ...]:
-    return tuple(c.name for n in names if (c := schema.get(n)))  # type: ignore[attr-defined]
+def _spelled(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
+    return tuple(c.name for n in names if (c := schema.get(n)))
 
 
-def _then(sources: Sources, input_: Input) -> Relation | None:
-    """A source as it was; a lookup counts as it is, and so does what was never recorded."""
-    if not input_.read.triggers or sources.position(input_) is None:
-        return sources.now(input_)
-    return sources.then(input_)
+def _then(sources: Sources, input_: Input, moved: Mapping[str, Moved]) -> Relation | None:
+    """A source as it was: what did not move is as it is, and a lookup always counts as it is."""
+    still = input_.alias not in moved or moved[input_.alias].quiet
+    return sources.now(input_) if still else sources.then(input_)
 
 
 # --- the rows that are new ---------------------------------------------------------------------------------
@@ -311,17 +328,17 @@ def _affected(job: Job, engine: Engine, slice_: FollowedSlice) -> Relation:
             continue
         for sign, many in ((1, moved.came), (-1, moved.went)):
             if many:
-                others = {i.alias: r for i in job.inputs if (r := _at(sources, i, sign, input_))}
+                others = {i.alias: r for i in job.inputs if (r := _at(slice_, i, sign, input_))}
                 others[input_.alias] = sources.side(input_, moved, sign)
                 parts.append(rows_of(_keys(job, engine, others, query, input_.alias)))
     union = exp.union(*parts, distinct=True) if len(parts) > 1 else parts[0]
     return engine.stage(union, {"n": exp.Count(this=exp.Star())}, None).relation
 
 
-def _at(sources: Sources, input_: Input, sign: int, moving: Input) -> Relation | None:
+def _at(slice_: FollowedSlice, input_: Input, sign: int, moving: Input) -> Relation | None:
     if input_.alias == moving.alias:
         return None
-    return sources.now(input_) if sign > 0 else _then(sources, input_)
+    return slice_.sources.now(input_) if sign > 0 else _then(slice_.sources, input_, slice_.moved)
 
 
 def _keys(
