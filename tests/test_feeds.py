@@ -327,13 +327,13 @@ def test_an_old_version_that_is_no_longer_there_on_either_side(quick):
     assert change.reason == "absent from the result, which was computed again as a whole"
 
 
-def test_columns_that_came_later(lake):
-    lake.write("src", rows((1, "a"))).declare(node())
-    lake.run()
+def test_columns_that_came_later(quick):
+    quick.write("src", rows((1, "a"))).declare(node())
+    quick.run()
     more = pa.table({"id": pa.array([2], pa.int64()), "v": ["b"], "w": pa.array([5], pa.int64())})
-    lake.write("src", more, mode="append", schema_mode="merge")
-    assert numbers(lake.run()) == (1, 0, 0, 0, 0)
-    assert lake.living("t", "id", "v", "w") == [(1, "a", None), (2, "b", 5)]
+    quick.write("src", more, mode="append", schema_mode="merge")
+    assert numbers(quick.run()) == (1, 0, 0, 0, 0)
+    assert quick.living("t", "id", "v", "w") == [(1, "a", None), (2, "b", 5)]
 
 
 def test_maps_are_told_apart(lake):
@@ -350,18 +350,54 @@ def test_maps_are_told_apart(lake):
     assert (result.inserted, result.rows_read) == (1, 4)
 
 
+SPARK_SAYS = [
+    ["INSERT INTO {t} VALUES (20, 'a b', 'new'), (21, 'c/d', NULL)", "DELETE FROM {t} WHERE id IN (2, 3)"],
+    [
+        "UPDATE {t} SET v = 'x' WHERE id = 4",
+        ("MERGE INTO {t} t USING (SELECT 5L AS id UNION ALL SELECT 99L) s ON t.id = s.id WHEN MATCHED THEN "
+        "UPDATE SET v = 'm' WHEN NOT MATCHED THEN INSERT (id, p, v) VALUES (s.id, 'c/d', 'n')"),
+        "OPTIMIZE {t}",
+    ],
+    ["DELETE FROM {t} WHERE id = 4", "RESTORE TABLE {t} TO VERSION AS OF 2"],
+    ["INSERT OVERWRITE {t} SELECT id, p, concat(v, '!') FROM {t} WHERE id > 5"],
+    [("CREATE OR REPLACE TABLE {t} USING delta PARTITIONED BY (p) TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true') "
+     "AS SELECT 1L AS id, 'a b' AS p, 'one' AS v UNION ALL SELECT 6L, 'c/d', 'v6!'")],
+]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_what_spark_does_to_a_table_is_followed_on_both_engines(tmp_path, spark_platform, pandas_platform):
+    """Deletion vectors, partitions with odd names, and statements that only Spark has."""
+    lake, place = Lake(tmp_path, spark_platform), f"delta.`{tmp_path}/lake/src`"
+    spark = spark_platform.session
+    spark.sql(
+        f"CREATE TABLE {place} (id BIGINT, p STRING, v STRING) USING delta PARTITIONED BY (p) TBLPROPERTIES "
+        "('delta.enableDeletionVectors' = 'true', 'delta.enableChangeDataFeed' = 'true')"
+    )
+    spark.sql(f"INSERT INTO {place} SELECT id, if(id % 2 = 0, 'a b', 'c/d'), concat('v', id) FROM range(10)")
+    lake.declare(node("s", target="ts"), node("l", target="tl"))
+    for statements in [[], *SPARK_SAYS]:
+        for statement in statements:
+            spark.sql(statement.format(t=place))
+        for platform, name in ((spark_platform, "s"), (pandas_platform, "l")):
+            lake.platform = platform
+            lake.run(name)
+            source = [(r["id"], r["p"], r["v"]) for r in read_table(lake.place("src")).rows]
+            assert lake.living(f"t{name}", "id", "p", "v") == sorted(source, key=repr), (name, statements)
+
+
 # --- more than one row of a key ----------------------------------------------------------------------------
 
 
-def test_a_key_is_gone_when_none_of_its_rows_is_left(lake):
+def test_a_key_is_gone_when_none_of_its_rows_is_left(quick):
     """A source that nobody keeps unique: what is left of the key decides."""
     newest = {"steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "v DESC"}}]}
-    lake.write("src", rows((1, "a"), (1, "b"), (2, "c"), (2, "d"))).declare(node(transform=newest))
-    lake.run()
-    assert lake.living() == [(1, "b"), (2, "d")]
-    lake.delta().delete("v IN ('b', 'c', 'd')")
-    assert numbers(lake.run()) == (0, 1, 1, 0, 0)
-    assert lake.living() == [(1, "a")]
+    quick.write("src", rows((1, "a"), (1, "b"), (2, "c"), (2, "d"))).declare(node(transform=newest))
+    quick.run()
+    assert quick.living() == [(1, "b"), (2, "d")]
+    quick.delta().delete("v IN ('b', 'c', 'd')")
+    assert numbers(quick.run()) == (0, 1, 1, 0, 0)
+    assert quick.living() == [(1, "a")]
 
 
 def test_deduplication_columns_keep_the_newest_commit(quick):
@@ -375,15 +411,15 @@ def test_deduplication_columns_keep_the_newest_commit(quick):
     assert quick.living() == [(1, "c"), (2, "x")]
 
 
-def test_append_adds_what_came_as_often_as_it_came(lake):
-    lake.write("src", rows((1, "a"))).declare(node(write={"mode": "append", "keys": []}))
-    lake.run()
-    lake.write("src", rows((1, "a"), (1, "a"), (2, "b")), mode="append")
-    lake.delta().delete("id = 2")
-    result = lake.run()
+def test_append_adds_what_came_as_often_as_it_came(quick):
+    quick.write("src", rows((1, "a"))).declare(node(write={"mode": "append", "keys": []}))
+    quick.run()
+    quick.write("src", rows((1, "a"), (1, "a"), (2, "b")), mode="append")
+    quick.delta().delete("id = 2")
+    result = quick.run()
     assert (result.inserted, result.status) == (2, "success")
-    assert lake.run().status == "unchanged"
-    assert lake.living() == [(1, "a")] * 3
+    assert quick.run().status == "unchanged"
+    assert quick.living() == [(1, "a")] * 3
 
 
 def test_append_after_an_accident_adds_what_is_not_there(quick):
@@ -393,6 +429,23 @@ def test_append_after_an_accident_adds_what_is_not_there(quick):
     assert quick.run().inserted == 4
     quick.write("src", rows((1, "a")), mode="append")
     assert quick.run().inserted == 1
+
+
+def test_a_run_that_dies_after_its_commit_is_finished_and_goes_on(quick):
+    """X-62, X-70: the position came with the commit; the next run records it and reads what is after it."""
+    quick.write("src", rows((1, "a"), (2, "b"), (3, "c"))).declare(node())
+    quick.run()
+    quick.delta().delete("id = 1")
+    control = quick.folder / "lake" / "_strandline"
+    shutil.copytree(control, quick.folder / "before")
+    quick.run()
+    shutil.rmtree(control)  # as if the runner had died before it could record its batch
+    shutil.move(quick.folder / "before", control)
+    version = quick.delta("t").version()
+    quick.write("src", rows((4, "d")), mode="append")
+    result = quick.run()
+    assert (numbers(result), result.rows_read) == ((1, 0, 0, 0, 0), 1)
+    assert quick.delta("t").version() == version + 1
 
 
 # --- tables of our own -------------------------------------------------------------------------------------
@@ -482,9 +535,8 @@ def limits(**params):
     return {"steps": [{"operation": "detect_deletes", "params": {"mode": "feed", "keys": ["id"], **params}}]}
 
 
-@pytest.mark.parametrize("mode", ["upsert", "scd2"])
-def test_a_source_that_was_emptied_deletes_nothing_by_itself(lake, mode):
-    lake.write("src", rows((1, "a"), (2, "b"))).declare(node(write={"mode": mode}))
+def test_a_source_that_was_emptied_deletes_nothing_by_itself(lake):
+    lake.write("src", rows((1, "a"), (2, "b"))).declare(node())
     lake.run()
     lake.delta().delete()
     result = lake.run()
@@ -537,13 +589,13 @@ def test_more_than_half_warns(quick):
 
 
 @pytest.mark.parametrize("strategy", ["soft", "hard", "ignore"])
-def test_what_becomes_of_deletes(lake, strategy):
-    lake.write("src", rows((1, "a"), (2, "b"), (3, "c"))).declare(node(write={"delete_strategy": strategy}))
-    lake.run()
-    lake.delta().delete("id = 1")
-    assert lake.run().deleted == (0 if strategy == "ignore" else 1)
-    assert len(read_table(lake.place("t")).rows) == (2 if strategy == "hard" else 3)
-    assert ("_is_deleted" in read_table(lake.place("t")).names) == (strategy == "soft")
+def test_what_becomes_of_deletes(quick, strategy):
+    quick.write("src", rows((1, "a"), (2, "b"), (3, "c"))).declare(node(write={"delete_strategy": strategy}))
+    quick.run()
+    quick.delta().delete("id = 1")
+    assert quick.run().deleted == (0 if strategy == "ignore" else 1)
+    assert len(read_table(quick.place("t")).rows) == (2 if strategy == "hard" else 3)
+    assert ("_is_deleted" in read_table(quick.place("t")).names) == (strategy == "soft")
 
 
 def test_explain_tells_why(quick):
@@ -680,6 +732,23 @@ def test_append_joins_what_came_with_a_lookup(quick):
     quick.write("o", rows((2, "a")), mode="append")
     assert quick.run().inserted == 1
     assert quick.living("t", "id", "name") == [(1, "a"), (2, "a")]
+
+
+# --- what is advised ---------------------------------------------------------------------------------------
+
+
+def test_the_feed_is_recommended_for_large_tables_that_are_read_in_full(quick, lines):
+    from strandline.engine.doctor import examine
+
+    many = pa.table({"id": pa.array(range(1_000_001), pa.int64())})
+    quick.write("src", many)
+    full = {**node(), "read": {"connection": "lake", "table": "src"}}
+    quick.declare(full).run()
+    advice = "lake.src is read in full (1,000,001 rows"
+    assert any(advice in line for line in lines())
+    assert next(c.found for c in examine(quick.project.config, "pandas") if c.name == "node n").startswith(advice)
+    quick.declare(node())
+    assert not [c for c in examine(quick.project.config, "pandas") if c.name == "node n"]
 
 
 # --- what is refused ---------------------------------------------------------------------------------------

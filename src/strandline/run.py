@@ -27,6 +27,7 @@ from strandline.errors import DuplicateKeys, Fenced, StalePlan, StrandlineError
 from strandline.job import Feed, Job, Planned
 from strandline.journal import log, step
 from strandline.plan.reading import is_lake
+from strandline.plan.worth import feed_worth
 from strandline.result import NodeResult, PlannedNode
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
@@ -224,7 +225,10 @@ class Runner:
                 version = self._apply(job, engine, this, ready)
         counts = changes.counts or self._committed(engine, job, this)
         coverage["target"] = version if version is not None else self._version(job, engine, state, ready)
-        end = Ending(counts, ready.rows_read(), version, ready.versions, coverage, ready.warnings)
+        read = ready.rows_read()
+        if advice := feed_worth(job, read):
+            log.info("%s: %s", job.node.name, advice)
+        end = Ending(counts, read, version, ready.versions, coverage, ready.warnings)
         return self._record(this, began, end)
 
     def _version(self, job: Job, engine: Engine, state: TableState | None, ready: Ready) -> int | None:
