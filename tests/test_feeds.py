@@ -350,19 +350,21 @@ def test_maps_are_told_apart(lake):
     assert (result.inserted, result.rows_read) == (1, 4)
 
 
+MERGED = (
+    "MERGE INTO {t} t USING (SELECT 5L AS id UNION ALL SELECT 99L) s ON t.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET v = 'm' WHEN NOT MATCHED THEN INSERT (id, p, v) VALUES (s.id, 'c/d', 'n')"
+)
+REPLACED = (
+    "CREATE OR REPLACE TABLE {t} USING delta PARTITIONED BY (p) "
+    "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true') "
+    "AS SELECT 1L AS id, 'a b' AS p, 'one' AS v UNION ALL SELECT 6L, 'c/d', 'v6!'"
+)
 SPARK_SAYS = [
     ["INSERT INTO {t} VALUES (20, 'a b', 'new'), (21, 'c/d', NULL)", "DELETE FROM {t} WHERE id IN (2, 3)"],
-    [
-        "UPDATE {t} SET v = 'x' WHERE id = 4",
-        ("MERGE INTO {t} t USING (SELECT 5L AS id UNION ALL SELECT 99L) s ON t.id = s.id WHEN MATCHED THEN "
-        "UPDATE SET v = 'm' WHEN NOT MATCHED THEN INSERT (id, p, v) VALUES (s.id, 'c/d', 'n')"),
-        "OPTIMIZE {t}",
-    ],
+    ["UPDATE {t} SET v = 'x' WHERE id = 4", MERGED, "OPTIMIZE {t}"],
     ["DELETE FROM {t} WHERE id = 4", "RESTORE TABLE {t} TO VERSION AS OF 2"],
-    ["INSERT OVERWRITE {t} SELECT id, p, concat(v, '!') FROM {t} WHERE id > 5"],
-    [("CREATE OR REPLACE TABLE {t} USING delta PARTITIONED BY (p) TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true') "
-     "AS SELECT 1L AS id, 'a b' AS p, 'one' AS v UNION ALL SELECT 6L, 'c/d', 'v6!'")],
-]  # fmt: skip
+    ["INSERT OVERWRITE {t} SELECT id, p, concat(v, '!') FROM {t} WHERE id > 5", REPLACED],
+]
 
 
 @pytest.mark.spark
