@@ -11,7 +11,7 @@ import yaml
 import strandline
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ["ingestion-correctness.md", "cookbook-deletes.md", "how-history-works.md"]
+PAGES = ["ingestion-correctness.md", "cookbook-deletes.md", "how-history-works.md", "change-feeds.md"]
 CONNECTIONS = {
     "erp": {"type": "sql", "url": "sqlite:///source.db"},
     "files": {"type": "files", "path": "landing"},

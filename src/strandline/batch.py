@@ -26,8 +26,9 @@ from strandline.slices import Slice
 from strandline.sql.expr import col, lit, named, negate, rows_of, select, table
 from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression, spark_types
+from strandline.strategy import announced, decisions
 from strandline.strategy import append as appending
-from strandline.strategy import decisions
+from strandline.strategy.announced import ANNOUNCED
 from strandline.strategy.changes import (
     ACTION,
     ChangeSet,
@@ -48,8 +49,6 @@ from strandline.transform.registry import Detection, EngineContext
 from strandline.transform.sql import run_sql
 from strandline.types import Column, Relation, Schema, Snapshot, Table, TableState
 
-ANNOUNCED = "_strandline_announced"  # the column that says of a row to write that it announces a delete
-
 
 @dataclass(frozen=True)
 class Transformed:
@@ -57,6 +56,7 @@ class Transformed:
 
     rows: Relation
     detection: Detection | None = None
+    gone: Relation | None = None  # the keys of rows that the source says are gone
 
 
 @dataclass(frozen=True)
@@ -110,18 +110,27 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     if node.transform and node.transform.steps:
         alias, first = next(iter(sources.items()))
         context = _steps(node, EngineContext(engine, first, node.name, (SOURCE_FILE,) if files else ()))
-        sources, found = {alias: context.rows}, context.detection
+        sources, found = {**sources, alias: context.rows}, context.detection
     if node.transformation_sql is not None:
-        where = f"{node.name}: transformation_sql"
-        tree = parse(node.transformation_sql, where)
-        if engine.dialect != "spark":
-            refuse_untested(tree, where)
-        query = run_sql(tree, sources, where)
-        rows = engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
+        rows = run_tree(job, engine, parse(node.transformation_sql, f"{node.name}: transformation_sql"), sources)
     else:
         rows = next(iter(sources.values()))
     added = with_metadata(rows, metadata_columns(node, job.inputs, job.clock), file=files)
     return Transformed(rows if added is None else engine.query(added), found)
+
+
+def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
+    """A query of the user's over named rows, with Spark's types on either engine."""
+    where = f"{job.node.name}: transformation_sql"
+    if engine.dialect != "spark":
+        refuse_untested(tree, where)
+    query = run_sql(tree, sources, where)
+    return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
+
+
+def shaped(job: Job, engine: Engine, rows: Relation) -> Relation:
+    """The rows after the registered steps."""
+    return _steps(job.node, EngineContext(engine, rows, job.node.name)).rows
 
 
 def _steps(node: NodeConfig, context: EngineContext) -> EngineContext:
@@ -148,9 +157,11 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
     if not job.node.write.keyed:
         proposal = _unkeyed(job, slice_, rows, shape, parts, target, roles)
         return Reconciled(shape, proposal, target, new_system(proposal.roles, state, {"batch_id": "bigint"}))
-    finding = detection.find(job, engine, slice_, rows, made.detection, state)
+    finding = detection.find(job, engine, slice_, rows, made, state)
+    gone = finding.gone if finding else None
+    told = _announced(job, engine, rows)
     question = Question(
-        _announced(job, engine, rows),
+        told if gone is None else engine.query(announced.announcing(told, gone)),
         target,
         shape,
         _keeping(job, rows, roles),
@@ -158,7 +169,7 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
         _condition(job, engine, shape.columns),
         unique=_unique(job.node),
         stored=state.roles if state else {},
-        gone=ANNOUNCED if _announces(job.node.write) else None,
+        gone=ANNOUNCED if gone is not None or _announces(job.node.write) else None,
         sequence=job.node.write.sequence_by,
     )
     proposal = decisions.proposal(question, parts)
@@ -214,7 +225,8 @@ def _unkeyed(
         return appending.overwrite(Snapshot(rows), shape, parts, first=target is None)
     stamp = appending.Stamp(roles["batch_id"], job.batch) if "batch_id" in roles else None
     reread = None
-    if target is not None and (slice_.marked or "marks" in slice_.coverage):
+    again = slice_.followed is not None and slice_.followed.how == "recompute"
+    if target is not None and (slice_.marked or "marks" in slice_.coverage or again):
         lows = {n: low for n, (low, _) in slice_.window.items() if low is not None}
         reread = appending.Reread(target, lows, slice_.marked, tuple(spelled(rows, job.node.write.keys)))
     return appending.append(rows, shape, appending.Appending(parts, target is None, stamp, reread))
@@ -344,7 +356,8 @@ def evaluate(job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Reco
     """Evaluate a proposal once and judge what it would delete; a lazy one is left to the commit."""
     try:
         if made.question is None:
-            return Outcome(slice_, rows, made, _evaluate_unkeyed(engine, made))
+            said = slice_.followed.warnings if slice_.followed else ()
+            return Outcome(slice_, rows, made, _evaluate_unkeyed(engine, made), warnings=said)
         return _evaluate_keyed(job, engine, Outcome(slice_, rows, made, _lazy(engine, made)))
     except DuplicateKeys:
         raise duplicate_keys(engine, rows, job.node.write.keys) from None
@@ -373,7 +386,8 @@ def _evaluate_unkeyed(engine: Engine, made: Reconciled) -> ChangeSet:
 def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
     made, q = outcome.made, outcome.made.question
     assert q is not None
-    warnings = list(made.finding.warnings) if made.finding else []
+    warnings = list(outcome.slice.followed.warnings) if outcome.slice.followed else []
+    warnings += made.finding.warnings if made.finding else []
     if made.proposal.lazy:
         return replace(outcome, warnings=tuple(warnings))
     wanted = {**decisions.decision_measures(), **range_measures(made.proposal)}
@@ -415,6 +429,10 @@ def _judge(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> Ve
         return None
     found = measured["deleted"] - measured["approved"]
     judged = found or finding.config.on_empty_source == "apply"
+    if finding.living is not None:
+        alive = finding.living() if found else 0
+        left = alive - measured["deleted"] + measured["inserted"] + measured["reopened"]
+        return judge(finding.config, found, alive, lambda: left <= 0, job.target.label)
     if not judged and measured["buried"] and finding.empty():  # it says as little of rows that only come now
         return Verdict("skip", 0, measured["alive"])
     return judge(finding.config, found, measured["alive"], finding.empty, job.target.label)

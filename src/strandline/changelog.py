@@ -40,11 +40,10 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
     columns = [col(c.name) for c in keys]
     tree = select(*columns, named(key_hash_of(keys), "h"), col(GONE), col(ACTION), col(NOTE), col(STREAK))
     found = engine.fetch(tree.from_(table(decided.name)).where(any_of(wanted)))
-    config = job.detection
     rows = []
     for *values, hashed, gone, action, note, streak in found:
         key = json.dumps(dict(zip([c.name for c in keys], values, strict=True)), default=str, ensure_ascii=False)
-        absent = ANNOUNCED if gone else evidence(job, outcome)
+        absent = ANNOUNCED if gone and outcome.slice.followed is None else evidence(job, outcome)
         for verb, reason, times in _entries(job, outcome, absent, action, note, streak):
             rows.append(
                 ChangeRow(
@@ -54,7 +53,7 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
                     batch=token.batch,
                     target_table=job.target.label,
                     verb=verb,
-                    mode=str(config.mode) if config else None,
+                    mode=mode_of(job, outcome),
                     reason=reason,
                     key=key,
                     key_hash=hashed,
@@ -106,6 +105,14 @@ def _entries(
         )
 
 
+def mode_of(job: Job, outcome: Outcome) -> str | None:
+    """By which evidence deletes were found."""
+    config, followed = job.detection, outcome.slice.followed
+    if config and config.mode is DeleteDetectionMode.FEED and followed and followed.how == "recompute":
+        return "recompute"
+    return str(config.mode) if config else None
+
+
 def evidence(job: Job, outcome: Outcome) -> str:
     """Why a row is thought to be gone, in words."""
     config = job.detection
@@ -117,6 +124,11 @@ def evidence(job: Job, outcome: Outcome) -> str:
         case DeleteDetectionMode.WATERMARK_WINDOW:
             bounds = ", ".join(f"{lo} <= {n} <= {hi}" for n, (lo, hi) in outcome.slice.window.items())
             return f"absent from the window [{bounds}]"
+        case DeleteDetectionMode.FEED if mode_of(job, outcome) == "recompute":
+            return "absent from the result, which was computed again as a whole"
+        case DeleteDetectionMode.FEED:
+            told = outcome.slice.followed.told if outcome.slice.followed else "its source"
+            return f"gone from {told}, as the change feed says"
     return ANNOUNCED
 
 

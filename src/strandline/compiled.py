@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from strandline import batch, history, slices
+from strandline import batch, history, through
 from strandline.engine.base import Engine, Scan, Source, Staged
 from strandline.job import Job
 from strandline.sql.expr import ident, rows_of
@@ -60,9 +60,9 @@ class Recorder:
 def compile_node(job: Job, engine: Engine) -> str:
     """The query whose rows a run would stage: the change set of this node."""
     recorder = Recorder(engine)
-    slice_ = slices.read(job, recorder)
-    transformed = batch.transform(job, recorder, slice_)
     state = recorder.describe(job.target, job.app_id)
+    slice_ = through.read(job, recorder, state)
+    transformed = through.transform(job, recorder, slice_)
     if job.events is not None:
         rows = history.compiled(job, recorder, transformed, state)
     else:

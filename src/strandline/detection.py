@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from sqlglot import exp
 
@@ -36,11 +36,14 @@ from strandline.sql.expr import (
     select,
     table,
 )
+from strandline.sql.hash import hashable
 from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression
-from strandline.strategy.absence import Absence, partition_scope, window_scope
+from strandline.strategy.absence import Absence, Evidence, partition_scope, window_scope
+from strandline.strategy.announced import held_keys, together
+from strandline.strategy.changes import living
 from strandline.transform.registry import Detection
-from strandline.types import LiveKeys, Relation, Snapshot, TableState, Window
+from strandline.types import Changes, LiveKeys, Relation, Snapshot, TableState, Window
 
 _NOTES = ("hold", "reject", "missing", "seen", "delete")
 
@@ -59,6 +62,8 @@ class Finding:
     absence: Absence
     empty: Callable[[], bool]
     warnings: tuple[str, ...] = ()
+    gone: Relation | None = None  # keys of which the source itself says that they are gone
+    living: Callable[[], int] | None = None  # how many rows of the table are alive, where not all of them are looked at
 
 
 @dataclass
@@ -80,10 +85,10 @@ class _Look:
 
 
 def find(
-    job: Job, engine: Engine, slice_: Slice, rows: Relation, step: Detection | None, state: TableState | None
+    job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Made, state: TableState | None
 ) -> Finding | None:
     """The evidence that a node has; None when it does not look for deletes."""
-    config = job.detection
+    config, step = job.detection, made.detection
     if config is None:
         return None
     look = _Look(job, engine, config, slice_, rows, step.rows if step else _raw(slice_, rows, config), state)
@@ -92,9 +97,21 @@ def find(
             absence, empty = _snapshot(look)
         case DeleteDetectionMode.SQL_COMPARE:
             absence, empty = _live(look)
+        case DeleteDetectionMode.FEED:
+            return _fed(look, made.gone)
         case _:
             absence, empty = _window(look)
     return Finding(config, absence, empty, tuple(look.warnings))
+
+
+class Made(Protocol):
+    """What a node's steps and SQL made, as far as deletes are concerned."""
+
+    @property
+    def detection(self) -> Detection | None: ...
+
+    @property
+    def gone(self) -> Relation | None: ...
 
 
 def _raw(slice_: Slice, rows: Relation, config: DeleteDetectionConfig) -> Relation:
@@ -103,9 +120,7 @@ def _raw(slice_: Slice, rows: Relation, config: DeleteDetectionConfig) -> Relati
     return first if all(k in first.schema for k in config.keys) else rows
 
 
-def _absence(
-    look: _Look, evidence: Snapshot | Window | LiveKeys, *, scope: exp.Expr | None, fresh: bool = True
-) -> Absence:
+def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
     among = _target_filter(look)
     parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
@@ -204,6 +219,39 @@ def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, Callable[[], bool]
     log.info("%s: the live source has %s keys, in %s runs", look.job.node.name, found["n"], found["runs"])
     keys = look.engine.query(key_runs.unfold(staged.relation, look.config.keys[0], runs.schema.columns[0].type))
     return _absence(look, LiveKeys(keys), scope=None), lambda: found["n"] == 0
+
+
+# --- by a feed ---------------------------------------------------------------------------------------------
+
+
+def _fed(look: _Look, gone: Relation | None) -> Finding:
+    """What a feed says is gone, and what is still held; or, where everything was computed again, what is not in it."""
+    how = look.slice_.followed.how if look.slice_.followed else "first"
+    keys = [c for k in look.job.node.write.keys if (c := look.rows.schema.get(k))]
+    if not all(hashable(c) for c in keys):  # a hold that cannot be noted would be a delete that is lost
+        strict = {"on_threshold_breach": "error"} if look.config.on_threshold_breach == "hold" else {}
+        strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
+        look.config = look.config.model_copy(update=strict)
+    if how == "recompute":
+        absence = _absence(look, Snapshot(look.rows), scope=None)
+        return Finding(look.config, absence, lambda: _no_key(look, look.rows), tuple(look.warnings))
+    absence = _absence(look, Changes(look.rows), scope=None)
+    target = look.engine.scan(LakeSource(look.job.target, look.state.version)).relation if look.state else None
+    if absence.notes is not None and target is not None and look.state is not None:
+        held = look.engine.query(held_keys(target, look.state.roles, absence.notes, look.rows, keys))
+        gone = held if gone is None else look.engine.query(together(gone, held))
+    if how == "first" and look.state is not None:
+        log.info("%s: first read of a feed, no deletes are looked for", look.job.node.name)
+
+    def alive() -> int:
+        return count(look.engine, look.engine.query(_in_question(look, target))) if target is not None else 0
+
+    return Finding(look.config, absence, lambda: False, tuple(look.warnings), gone, alive)
+
+
+def _in_question(look: _Look, target: Relation) -> exp.Select:
+    parts = [living(look.state.roles) if look.state else exp.true(), _target_filter(look)]
+    return rows_of(target).where(all_of(p for p in parts if p is not None))
 
 
 # --- by a window -------------------------------------------------------------------------------------------

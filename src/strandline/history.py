@@ -36,11 +36,13 @@ from strandline.sql.expr import (
     lit,
     named,
     negate,
+    rows_of,
     same,
     select,
     table,
 )
 from strandline.strategy import decisions, events, fold
+from strandline.strategy.announced import ANNOUNCED, announcing
 from strandline.strategy.changes import (
     ACTION,
     ChangeSet,
@@ -120,7 +122,7 @@ def prepare(job: Job, engine: Engine, slice_: Slice, made: Transformed, state: T
     """Reconcile, evaluate and judge: the new events, and the change set that their chains make."""
     book = book_of(job, engine, state)
     come, course, shape = _come(job, engine, book, made.rows, state)
-    found = detection.find(job, engine, slice_, made.rows, made.detection, state)
+    found = detection.find(job, engine, slice_, made.rows, made, state)
     judged = _Judged(_question(job, engine, course, state))
     if found is not None:
         staged = engine.stage(events.fresh(come, None, course), _measures(), None)
@@ -248,6 +250,9 @@ def _look(
     """Decide with one row per key of the slice; what that says becomes events beside those of the slice."""
     rows = engine.query(events.newest(come, course))
     question = replace(judged.question, rows=rows, absence=found.absence)
+    if found.gone is not None:  # a feed decides about the keys that it says are gone; deletes of its rows are events
+        there = engine.query(rows_of(rows, question.fit.columns).where(negate(col(GONE))))
+        question = replace(question, rows=engine.query(announcing(there, found.gone)), gone=ANNOUNCED, woven=False)
     known = any_of([col(IN), all_of([col(SEEN), col(WAS)])])
     keep = any_of([decisions.keep(), exp.Coalesce(this=known, expressions=[exp.false()])])
     staged = engine.stage(decide(question), decisions.decision_measures(), keep)

@@ -13,7 +13,7 @@ from strandline.config.load import Project
 from strandline.config.model import EVENTS, NodeConfig
 from strandline.control.ledger import Notebook
 from strandline.control.watermark import Mark
-from strandline.plan.reading import Input, inputs, table_of
+from strandline.plan.reading import Input, inputs, is_lake, table_of
 from strandline.types import Clock, Relation, Table, Token
 
 STEP = "detect_deletes"
@@ -97,6 +97,21 @@ class Job:
         return max(self.clock.now, datetime.fromisoformat(last) + timedelta(microseconds=1))
 
     @property
+    def follows(self) -> bool:
+        """Does it follow the changes of a source?"""
+        return any(i.read.feed for i in self.inputs)
+
+    @property
+    def followed(self) -> bool:
+        """Does a node of this project follow the changes of the table it writes?"""
+        for node in self.project.config.nodes:
+            for input_ in inputs(node):
+                lake = input_.read.feed is not None and is_lake(self.project, input_.read)
+                if lake and table_of(self.project, input_.read.connection, input_.read.table or "") == self.target:
+                    return True
+        return False
+
+    @property
     def detection(self) -> DeleteDetectionConfig | None:
         return detection_of(self.node)
 
@@ -107,7 +122,7 @@ class Job:
 
 
 def detection_of(node: NodeConfig) -> DeleteDetectionConfig | None:
-    """How a node looks for deletes: by its step, or by `settings.delete_missing`; None when it does not."""
+    """How a node looks for deletes: by its step, a feed, or `settings.delete_missing`; None when it does not."""
     if node.write.delete_strategy == "ignore":
         return None
     for step in node.transform.steps if node.transform else []:
@@ -115,6 +130,8 @@ def detection_of(node: NodeConfig) -> DeleteDetectionConfig | None:
             config = DeleteDetectionConfig(**step.params)
             if config.mode is not DeleteDetectionMode.NONE:
                 return config
+    if node.write.keyed and any(read.feed for _, read in node.reads()):
+        return DeleteDetectionConfig(mode=DeleteDetectionMode.FEED, keys=node.write.keys)
     if node.settings.delete_missing:
         return DeleteDetectionConfig(mode=DeleteDetectionMode.WATERMARK_WINDOW, keys=node.write.keys)
     return None

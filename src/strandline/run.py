@@ -14,22 +14,27 @@ from datetime import UTC, datetime
 from typing import Any
 
 from strandline import batch as batches
-from strandline import history, slices
+from strandline import history, slices, through
 from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
 from strandline.control import ledger
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
+from strandline.engine import delta_feed
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, Fenced, StalePlan, StrandlineError
 from strandline.job import Feed, Job, Planned
-from strandline.journal import step
+from strandline.journal import log, step
 from strandline.plan.reading import is_lake
+from strandline.plan.worth import feed_worth
 from strandline.result import NodeResult, PlannedNode
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
 from strandline.types import Column, Commit, Table, TableState, Token
+
+_PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
+"""Ways of finding deletes that do not look at every row of the table: what was noted of the others stays noted."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Entry:
             if then != now:
                 raise StalePlan(f"{self.name}: {events.table.label} was at {_seen(then)}, and is at {_seen(now)}")
         for input_ in job.inputs:
-            pin = self.ready.coverage.get("sources", {}).get(input_.label)
+            pin = self.ready.coverage.get("sources", {}).get(input_.key)
             lake = describe(slices.lake_of(job, input_)) if pin else None
             if pin and (lake is None or [lake.table_id, lake.version] != list(pin[:2])):
                 now = (lake.table_id, lake.version) if lake else None
@@ -104,10 +109,10 @@ class Entry:
         coverage = dict(self.ready.coverage)
         sources = dict(coverage.get("sources", {}))
         for input_ in job.inputs:
-            if is_lake(job.project, input_.read) and input_.label not in sources:
+            if is_lake(job.project, input_.read) and input_.key not in sources:
                 state = describe(slices.lake_of(job, input_))
                 if state is not None:
-                    sources[input_.label] = slices.pin(job, state, slices.feed_of(job, input_))
+                    sources[input_.key] = slices.pin(job, state, slices.feed_of(job, input_))
         return {**coverage, "sources": sources}
 
 
@@ -135,8 +140,7 @@ class Runner:
             if job.node.write.mode == "append":  # its rows are there: reading the source again would double them
                 return recovered
             records, state = self.store.control(job.node.name), engine.describe(job.target, token.app_id)
-        sources = [i.label for i in job.inputs]
-        this = ledger.next_batch(records, token, job.target.label, sources, _now())
+        this = _next_batch(job, records, token)
         job = self.remembering(job, this)
         if self._nothing_new(job, engine, this, state):
             held = Counts(held=int(this.coverage().get("held", 0)))
@@ -179,7 +183,7 @@ class Runner:
     def _next(self, job: Job) -> Batch:
         token = Token(job.project.config.project, job.node.name, 0, self.run_id)
         records = self.store.control(job.node.name)
-        return ledger.next_batch(records, token, job.target.label, [i.label for i in job.inputs], _now())
+        return _next_batch(job, records, token)
 
     def reject(self, job: Job, holds: Sequence[ChangeRow]) -> NodeResult:
         """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
@@ -228,12 +232,20 @@ class Runner:
         if state is not None and (ready.system or (ready.added and commits)):
             with step(job.node.name, "evolve"):
                 engine.alter(job.target, ready.added if commits else (), ready.system)
+        if commits and state is not None and not state.feed and job.followed:
+            log.info(
+                "%s: the change feed of %s is turned on, for nodes that follow it", job.node.name, job.target.label
+            )
+            delta_feed.enable(job.target)
         if commits:
             with step(job.node.name, "apply"):
                 version = self._apply(job, engine, this, ready)
         counts = changes.counts or self._committed(engine, job, this)
         coverage["target"] = version if version is not None else self._version(job, engine, state, ready)
-        end = Ending(counts, ready.rows_read(), version, ready.versions, coverage, ready.warnings)
+        read = ready.rows_read()
+        if advice := feed_worth(job, read):
+            log.info("%s: %s", job.node.name, advice)
+        end = Ending(counts, read, version, ready.versions, coverage, ready.warnings)
         return self._record(this, began, end)
 
     def _version(self, job: Job, engine: Engine, state: TableState | None, ready: Ready) -> int | None:
@@ -276,12 +288,13 @@ class Runner:
         rolling = any(i.read.incremental and i.read.incremental.mode == "rolling_window" for i in job.inputs)
         if rolling or job.past.approved or (config and config.mode is DeleteDetectionMode.SQL_COMPARE):
             return False
-        if job.node.write.mode == "append" or state is None or last.get("digest") != job.digest:
+        appends = job.node.write.mode == "append" and not job.follows
+        if appends or state is None or last.get("digest") != job.digest:
             return False
         if last.get("target") != state.version or not slices.repeatable(job.node):
             return False
-        now = slices.pinned(job, engine)
-        return now is not None and now == last.get("sources")
+        now, then = slices.pinned(job, engine), last.get("sources", {})
+        return now is not None and all(then.get(key) == pin for key, pin in now.items())
 
     def _landed(self, job: Job, engine: Engine, state: TableState | None) -> Landed | None:
         """The newest batch that this node committed, and whether all of it is in the table."""
@@ -297,12 +310,11 @@ class Runner:
     ) -> NodeResult:
         """Finish a batch that landed while its runner died: its record, and of a history what its events change."""
         commit = landed.commit
-        sources = [i.label for i in job.inputs]
         token = Token(job.project.config.project, job.node.name, commit.batch, commit.run_id or self.run_id)
-        this = ledger.next_batch(records, token, job.target.label, sources, _now())
-        this = replace(this, token=token)
+        this = replace(_next_batch(job, records, token), token=token)
         coverage = dict(commit.record.get("coverage", {}))
-        versions = {label: v[1] for label, v in coverage.get("sources", {}).items()}
+        pins = coverage.get("sources", {})
+        versions = {i.label: pins[i.key][1] for i in job.inputs if i.key in pins}
         note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
         if not landed.folded:
             return self._roll_forward(job, engine, this, landed.state, (coverage, versions, note), began)
@@ -393,9 +405,9 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
     name = job.node.name
     with step(name, "read"):
-        slice_ = slices.read(job, engine)
+        slice_ = through.read(job, engine, state)
     with step(name, "transform"):
-        transformed = batches.transform(job, engine, slice_)
+        transformed = through.transform(job, engine, slice_)
     if job.events is not None:
         with step(name, "fold"):
             return history.prepare(job, engine, slice_, transformed, state)
@@ -420,8 +432,8 @@ def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
     if m:
         new = outcome.verdict.found if outcome.verdict and outcome.verdict.kind == "hold" else 0
         open_ = m["open"] + m["silenced"] + m["missing"] + new
-        window = job.detection is not None and job.detection.mode is DeleteDetectionMode.WATERMARK_WINDOW
-        coverage["notes"] = open_ or (int(job.past.memory.get("notes", 0)) if window else 0)
+        partly = job.detection is not None and job.detection.mode in _PARTLY
+        coverage["notes"] = open_ or (int(job.past.memory.get("notes", 0)) if partly else 0)
         coverage["held"] = counts.held if counts else 0
     return coverage
 
@@ -481,6 +493,12 @@ def _counted(commit: Commit) -> Counts:
         return Counts(**carried)
     metrics = commit.record.get("metrics", {})
     return Counts(inserted=int(metrics.get("numOutputRows") or metrics.get("num_added_rows") or 0))
+
+
+def _next_batch(job: Job, records: Sequence[ControlRow], token: Token) -> Batch:
+    loads = {i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id}
+    sources = [i.label for i in job.inputs]
+    return replace(ledger.next_batch(records, token, job.target.label, sources, _now()), loads=loads)
 
 
 def _now() -> datetime:

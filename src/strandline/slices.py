@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from sqlglot import exp
 
@@ -26,6 +26,15 @@ FILES = "_modified_at"  # the mark of files that are read by the time they were 
 
 
 @dataclass(frozen=True)
+class Followed:
+    """How a node followed the changes of its sources, and what is to be said of it."""
+
+    how: Literal["first", "rows", "keys", "recompute", "quiet"]
+    told: str = ""  # which versions, for the records of single rows
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Slice:
     """What was read: rows by alias, what they cover, and how many there were once something counted them."""
 
@@ -36,6 +45,7 @@ class Slice:
     window: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # the bounds of a limited read
     marked: tuple[str, ...] = ()  # the watermark columns of a limited read
     outdated: str | None = None  # why nothing was taken of a snapshot: it is older than the one before
+    followed: Followed | None = None  # how its sources' changes were followed, if they were
 
     @property
     def rows_read(self) -> int | None:
@@ -59,15 +69,17 @@ class _Read:
 
 
 def pinned(job: Job, engine: Engine) -> dict[str, list[Any]] | None:
-    """The id and version of every source and how it was last fed, when all are lake tables; else None."""
+    """The id and version of every source that counts and how it was last fed, when all are lake tables; else None."""
     found = {}
     for input_ in job.inputs:
+        if not input_.read.triggers:
+            continue
         if not is_lake(job.project, input_.read):
             return None
         state = engine.describe(lake_of(job, input_))
         if state is None:
             return None
-        found[input_.label] = pin(job, state, feed_of(job, input_))
+        found[input_.key] = pin(job, state, feed_of(job, input_))
     return found
 
 
@@ -112,7 +124,7 @@ def _text(value: Any, type_: str) -> str | None:
 
 
 def _read(job: Job, engine: Engine, input_: Input) -> _Read:
-    found = (_lake if is_lake(job.project, input_.read) else _outside)(job, engine, input_)
+    found = (_lake if is_lake(job.project, input_.read) else outside)(job, engine, input_)
     config = job.detection
     if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF:
         return found
@@ -141,14 +153,14 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     lake = lake_of(job, input_)
     feed, planned = feed_of(job, input_), job.planned.get(lake.location)
     if planned is not None:
-        where = _kept(job, input_, planned.roles, feed)
+        where = kept(job, input_, planned.roles, feed)
         shown = rows_of(planned.rows, planned.rows.schema.without(*hidden(job.node, planned.roles.values())))
         rows = engine.query(shown.where(where) if where is not None else shown)
         found = _Read(Scan(rows, lambda: count(engine, rows)), None, feed)
     else:
         source, state = source_of(job.project, job.node, input_, engine.describe)
         assert isinstance(source, LakeSource) and state is not None  # noqa: PT018
-        source = replace(source, where=_kept(job, input_, state.roles, feed))
+        source = replace(source, where=kept(job, input_, state.roles, feed))
         found = _Read(engine.scan(source), state, feed)
     found = replace(found, whole=feed is None or feed.whole)
     if feed is not None and _compares_snapshots(job):
@@ -162,7 +174,7 @@ def _compares_snapshots(job: Job) -> bool:
     return config is not None and config.mode is mode and config.snapshot_column is None
 
 
-def _kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -> exp.Expr | None:
+def kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -> exp.Expr | None:
     """Which rows of a lake table are read: the living ones, and of appended snapshots the newest."""
     parts = []
     if "deleted" in roles and "is_current" not in roles and not input_.read.include_deleted:
@@ -208,7 +220,7 @@ def _older(newest_: Mark, last: Any) -> bool:
 # --- databases and files -----------------------------------------------------------------------------------
 
 
-def _outside(job: Job, engine: Engine, input_: Input) -> _Read:
+def outside(job: Job, engine: Engine, input_: Input) -> _Read:
     source, _ = source_of(job.project, job.node, input_, engine.describe)
     if isinstance(source, FileSource) and input_.read.limited and _by_time(input_):
         return _files_by_time(job, engine, input_, source)

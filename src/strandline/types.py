@@ -121,6 +121,7 @@ class TableState:
     table_id: str = ""
     roles: Mapping[str, str] = field(default_factory=dict)  # what strandline keeps there: role → column
     commit: Commit | None = None
+    feed: bool = False  # does it keep a change feed?
 
     @property
     def system(self) -> tuple[str, ...]:
@@ -145,6 +146,13 @@ class Window:
 @dataclass(frozen=True)
 class LiveKeys:
     """The keys the source has at this moment, and nothing but the keys."""
+
+    rows: Relation
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The rows of the source that changed; those that are gone say so, and what is absent here is as it was."""
 
     rows: Relation
 

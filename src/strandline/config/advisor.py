@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
+from strandline.config.feed_advice import detection_advice, feed_advice
 from strandline.config.model import FORGETS, SOFT_INSTEAD, LakeConnection, ReadConfig, SqlConnection, WriteConfig
 from strandline.config.parts import KINDS, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
@@ -58,6 +59,7 @@ def advice(parts: Parts) -> Iterator[Mistake]:
     lineage = _Lineage(parts)
     for node in parts.nodes:
         yield from _include_deleted_mistakes(parts, node)
+        yield from feed_advice(parts, node)
         if not node.whole or node.write is None:
             continue  # what is wrong with it is told already, and the rest may follow from that
         yield from _strategy_mistakes(node, node.write)
@@ -181,6 +183,10 @@ def _mode_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iterator
             check_filter(step.target_filter)
         except SqlError as error:
             yield Mistake((*finder.at, "target_filter"), error.message, error.hint)
+    fed = list(detection_advice(finder.node, finder.loc, finder.mode))
+    yield from fed
+    if fed or finder.mode is DeleteDetectionMode.FEED:
+        return
     if len(finder.node.reads) != 1:
         if step is None and finder.node.reads:
             message = f"`delete_missing` looks at the window of one read, and this node has {len(finder.node.reads)}"
@@ -314,7 +320,7 @@ class _Lineage:
                 continue
             seen.add(node.loc)
             for _, upstream in node.reads:
-                if upstream.limited:
+                if upstream.limited or (upstream.feed and node.write and not node.write.keyed):
                     return node, upstream
                 pending.append(upstream)
         return None
@@ -338,7 +344,8 @@ def _loses_rows(writer: NodeParts) -> bool:
     if writer.write and writer.write.delete_when is not None:
         return True
     steps = _steps(writer)
-    return steps is None or bool(steps) or writer.settings.delete_missing
+    fed = any(read.feed for _, read in writer.reads)
+    return steps is None or bool(steps) or writer.settings.delete_missing or fed
 
 
 def _keeps_keys(node: NodeParts) -> bool:
@@ -352,7 +359,7 @@ def _keeps_keys(node: NodeParts) -> bool:
 
 
 def _limit(read: ReadConfig) -> str:
-    return "incremental" if read.incremental else "watermark"
+    return "cdc_strategy: cdf" if read.feed else "incremental" if read.incremental else "watermark"
 
 
 def _compare(parts: Parts, read: ReadConfig) -> str:

@@ -21,6 +21,7 @@ class DeleteDetectionMode(StrEnum):
     SNAPSHOT_DIFF = "snapshot_diff"
     SQL_COMPARE = "sql_compare"
     WATERMARK_WINDOW = "watermark_window"
+    FEED = "feed"
 
 
 class DeleteDetectionConfig(Model):
@@ -30,7 +31,9 @@ class DeleteDetectionConfig(Model):
 
     **The solution:** say how absence can be known. `snapshot_diff` compares the newest full extract with the living
     rows of the table; `sql_compare` asks the live source for its keys; `watermark_window` looks at what a watermark
-    should have read again. Deletes are flagged (`soft_delete_col`) or, with `soft_delete_col: null`, really removed.
+    should have read again; with `feed` they come by a change feed, and the step only
+    brings limits.
+    Deletes are flagged (`soft_delete_col`) or, with `soft_delete_col: null`, really removed.
     Before they are applied they are judged: too many (`max_delete_percent`, `max_delete_count`) or a source that
     came back empty (`on_empty_source`) do not delete a table.
 
@@ -57,6 +60,12 @@ class DeleteDetectionConfig(Model):
         max_delete_percent: 5
         on_threshold_breach: hold   # a person decides: strandline approve RUN, or reject RUN
         confirm_runs: 2             # gone twice running
+    ```
+
+    **Recipe 4: limits for deletes that come by a change feed**
+    ```yaml
+    - operation: detect_deletes
+      params: {mode: feed, keys: [customer_id], max_delete_percent: 10, on_threshold_breach: hold}
     ```
     """
 
@@ -102,9 +111,20 @@ class DeleteDetectionConfig(Model):
         for key, mode in needs.items():
             if getattr(self, key) is not None and self.mode is not mode:
                 yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {mode}")
+        if self.mode is DeleteDetectionMode.FEED:
+            yield from self._once_mistakes()
         if isinstance(self.max_window_gap, str) and duration(self.max_window_gap) is None:
             message = f"{self.max_window_gap!r} is not a duration"
             yield Mistake(("max_window_gap",), message, "write it like 12h, 7d or 2w")
+
+    def _once_mistakes(self) -> Iterator[Mistake]:
+        """A feed says once that a row is gone."""
+        if self.on_threshold_breach == "skip":
+            message = "a feed says once that a row is gone: `on_threshold_breach: skip` would lose them for good"
+            yield Mistake(("on_threshold_breach",), message, "use hold, and decide with strandline approve or reject")
+        if self.confirm_runs > 1:
+            message = "`confirm_runs` does nothing with mode: feed: a feed says once that a row is gone"
+            yield Mistake(("confirm_runs",), message, "remove it; on_threshold_breach: hold lets a person decide")
 
 
 ROLES = ("deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash")

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from strandline.config.base import Model, Text, sql_text
+from strandline.config.feeds import FeedOptions, feed_mistakes
 from strandline.config.positions import Mistake
 
 Scalar = int | float | str | datetime | date
@@ -34,22 +35,24 @@ def _check_expression(text: str) -> None:
     check_expression(text)
 
 
-class IncrementalConfig(Model):
+class IncrementalConfig(FeedOptions):
     """Read only what may be new since the last run.
 
     **Business problem:** the table has millions of rows and a few thousand change in a day.
     **Solution:** `stateful` remembers the highest value of a column and reads from there on, minus `watermark_lag`
     for rows that arrive late; `rolling_window` reads the last days again, each time. The lower bound is always read
     again; rows that are there already are never written twice. Rows without a value in the column are read each time.
-    Files may do without `column`: then the time they were last written counts.
+    Files may do without `column`: then the time they were last written counts. `cdf` reads the change feed of a lake
+    table, deletes included; it takes `primary_keys`, `deduplication_columns`, `load_id` and `from_version`.
 
     ```yaml
     incremental: {mode: stateful, column: updated_at, watermark_lag: 2h, initial_value: "2024-01-01"}
     incremental: {mode: rolling_window, column: order_date, lookback: 7d}
+    incremental: {mode: cdf, primary_keys: [order_id]}
     ```
     """
 
-    mode: Literal["stateful", "rolling_window"]
+    mode: Literal["stateful", "rolling_window", "cdf"]
     column: Text | None = None
     watermark_lag: int | float | str | None = None
     initial_value: Scalar | None = None
@@ -62,6 +65,15 @@ class IncrementalConfig(Model):
         return duration(lag) if isinstance(lag, str) else lag
 
     def mistakes(self) -> Iterator[Mistake]:
+        yield from feed_mistakes(self, used=self.mode == "cdf", instead="mode: cdf")
+        if self.mode != "cdf":
+            yield from self._mark_mistakes()
+            return
+        for key in ("column", "watermark_lag", "initial_value", "lookback"):
+            if getattr(self, key) is not None:
+                yield Mistake((key,), f"`{key}` does nothing with mode: cdf", "the table's versions say what is new")
+
+    def _mark_mistakes(self) -> Iterator[Mistake]:
         stateful = self.mode == "stateful"
         for key in ("lookback",) if stateful else ("watermark_lag", "initial_value"):
             if getattr(self, key) is not None:

@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from strandline.config.base import Model, Text, repeated, sql_text
 from strandline.config.deletes import SystemColumnsConfig
+from strandline.config.feeds import FeedOptions, feed_mistakes
 from strandline.config.increments import IncrementalConfig, SettingsConfig, WatermarkConfig
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, check_condition, check_row, check_type, parse_select
@@ -141,8 +142,18 @@ class ReadConfig(Model):
 
     @property
     def limited(self) -> bool:
-        """Does it read only a part of what is there?"""
-        return self.incremental is not None or bool(self.watermark)
+        """Does a watermark limit it to a part of what is there?"""
+        return (self.incremental is not None and self.incremental.mode != "cdf") or bool(self.watermark)
+
+    @property
+    def feed(self) -> FeedOptions | None:
+        """How its change feed is read; None when it is not."""
+        return self.incremental if self.incremental and self.incremental.mode == "cdf" else None
+
+    @property
+    def triggers(self) -> bool:
+        """Does a change of it make the node run?"""
+        return True
 
     @property
     def file_format(self) -> FileFormat | None:
@@ -169,7 +180,8 @@ class ReadConfig(Model):
     def _increment_mistakes(self, given: str) -> Iterator[Mistake]:
         if self.incremental and self.watermark:
             yield Mistake(("watermark",), "`watermark` and `incremental` exclude each other", "keep one of them")
-        if self.incremental and self.incremental.column is None and given != "path" and not self.incremental.lookback:
+        plain = self.incremental is not None and self.incremental.mode == "stateful"
+        if plain and self.incremental and self.incremental.column is None and given != "path":
             yield Mistake(("incremental", "column"), "`column` is missing", "name the column that grows with changes")
         for index, name in repeated([w.column_name for w in self.watermark]):
             yield Mistake(("watermark", index, "column_name"), f"column `{name}` stands twice in `watermark`")
@@ -204,20 +216,40 @@ class ReadConfig(Model):
                 yield Mistake(("schema", column), mistake.message, mistake.hint)
 
 
-class SourceConfig(ReadConfig):
+class SourceConfig(ReadConfig, FeedOptions):
     """One of several things a node reads, under the name its SQL calls it.
 
     **Business problem:** a dimension or a fact joins several tables.
-    **Solution:** a `read` with an `alias`; `transformation_sql` selects from the aliases.
+    **Solution:** a `read` with an `alias`; `transformation_sql` selects from the aliases. `cdc_strategy` says how each
+    is followed. `cdf`: by its change feed; changes and deletes pass through the SQL, and the table equals what the SQL
+    would give over everything. `full` (default): read whole at one version; once it changes, everything is computed
+    again. `lookup`: read whole, but a change of it makes nothing run; rows that are computed anyway see it as it is.
 
     ```yaml
     sources:
-      - {connection: silver, table: customers, alias: c}
-      - {connection: silver, table: orders, alias: o}
+      - {connection: silver, table: orders, alias: o, cdc_strategy: cdf, primary_keys: [order_id]}
+      - {connection: silver, table: customers, alias: c, cdc_strategy: cdf, primary_keys: [customer_id]}
+      - {connection: silver, table: currencies, alias: r, cdc_strategy: lookup}
     ```
     """
 
     alias: Annotated[str, StringConstraints(pattern=ALIAS)]
+    cdc_strategy: Literal["cdf", "full", "lookup"] = "full"
+
+    @property
+    def feed(self) -> FeedOptions | None:
+        return self if self.cdc_strategy == "cdf" else super().feed
+
+    @property
+    def triggers(self) -> bool:
+        return self.cdc_strategy != "lookup"
+
+    def mistakes(self) -> Iterator[Mistake]:
+        yield from super().mistakes()
+        yield from feed_mistakes(self, used=self.cdc_strategy == "cdf", instead="cdc_strategy: cdf")
+        for key in ("incremental", "watermark"):
+            if "cdc_strategy" in self.model_fields_set and getattr(self, key):
+                yield Mistake((key,), f"`{key}` and `cdc_strategy` exclude each other", "keep one of them")
 
 
 class StepConfig(Model):
@@ -234,6 +266,11 @@ class StepConfig(Model):
 
     operation: Text
     params: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def brings_limits(self) -> bool:
+        """Is it `detect_deletes` with mode: feed, which changes no row?"""
+        return self.operation == "detect_deletes" and self.params.get("mode") == "feed"
 
 
 class TransformConfig(Model):
@@ -472,7 +509,8 @@ class NodeConfig(Model):
             yield Mistake(("write", "keys"), message, "remove it, or use mode: upsert")
         if len(self.sources) > 1 and not self.transformation_sql:
             yield Mistake(("sources",), "several sources need a `transformation_sql` that joins them")
-        if len(self.sources) > 1 and self.transform and self.transform.steps:
+        steps = self.transform.steps if self.transform else []
+        if len(self.sources) > 1 and any(not s.brings_limits for s in steps):
             yield Mistake(
                 ("transform", "steps"),
                 f"steps work on one source, and this node has {len(self.sources)}",

@@ -125,6 +125,7 @@ class Batch:
     sources: tuple[str, ...]
     started_at: datetime
     previous: Mapping[str, ControlRow] = field(default_factory=dict)
+    loads: Mapping[str, str] = field(default_factory=dict)  # the load_id under which a source is followed
 
     @property
     def batch_id(self) -> str:
@@ -197,7 +198,7 @@ def control_rows(
                 error_message=error,
                 updated_at=now,
                 node=batch.token.node,
-                load_id=None,
+                load_id=batch.loads.get(source),
                 watermark_value=value or (old.watermark_value if old else None),
                 watermark_type=type_ or (old.watermark_type if old else None),
                 coverage=json.dumps(coverage, sort_keys=True) if coverage else (old.coverage if old else None),

@@ -81,7 +81,25 @@ class LakeSource:
         return self.table.label
 
 
-Source = SqlSource | FileSource | LakeSource
+@dataclass(frozen=True)
+class FeedSource:
+    """What changed in a lake table after one version up to another: the rows of its feed, living ones as `where` says.
+
+    Each row says how it changed (`_change_type`) and when (`_commit_version`). A feed with a gap is never asked for.
+    """
+
+    table: Table
+    after: int
+    version: int
+    columns: Schema
+    where: exp.Expr | None = None
+
+    @property
+    def label(self) -> str:
+        return self.table.label
+
+
+Source = SqlSource | FileSource | LakeSource | FeedSource
 
 
 @dataclass(frozen=True)

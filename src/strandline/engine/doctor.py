@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import pyarrow as pa
+
 from strandline.config import resolve
 from strandline.config.load import Project
 from strandline.config.model import FilesConnection, LakeConnection, SqlConnection
+from strandline.engine import delta_log
 from strandline.engine.base import SqlEndpoint
 from strandline.engine.control_store import DeltaStore
 from strandline.errors import StrandlineError
+from strandline.plan.reading import table_of
+from strandline.plan.worth import could_follow, worth
 
 _ALWAYS = ("pydantic", "sqlglot", "duckdb", "deltalake", "pyarrow", "sqlalchemy")
 _SPARK = {"pyspark": "4.1.", "delta-spark": "4.4.0"}
@@ -43,6 +48,7 @@ def examine(project: Project, engine: str) -> Iterator[Check]:
     for name, connection in project.config.connections.items():
         yield _told(f"connection {name}", lambda n=name, c=connection: _connection(project, n, c))  # type: ignore[misc]
     yield _told("control tables", lambda: _control(project))
+    yield from (Check(f"node {node}", True, advice) for node, advice in _feeds(project))
 
 
 def _told(name: str, look: Callable[[], str]) -> Check:
@@ -113,3 +119,16 @@ def _control(project: Project) -> str:
     running = sorted({r.node for r in rows if r.batch_status == "RUNNING"})
     note = f"; under way, or died and to be mended by the next run: {', '.join(running)}" if running else ""
     return f"{len({r.node for r in rows})} nodes recorded{note}" if rows else "none yet: made by the first run"
+
+
+def _feeds(project: Project) -> Iterator[tuple[str, str]]:
+    """Large lake tables that are read in full, where following their changes would read less."""
+    for node in project.config.nodes:
+        for input_ in could_follow(project, node):
+            delta = delta_log.open_table(table_of(project, input_.read.connection, input_.read.table or ""))
+            if delta is None:
+                continue
+            files = pa.table(delta.get_add_actions(flatten=True))
+            rows, size = (sum(n or 0 for n in files.column(c).to_pylist()) for c in ("num_records", "size_bytes"))
+            if advice := worth(input_.label, rows, size):
+                yield node.name, advice

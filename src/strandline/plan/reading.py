@@ -28,6 +28,12 @@ class Input:
     read: ReadConfig
     label: str
 
+    @property
+    def key(self) -> str:
+        """What the records call its position: two loads of one table are at two places."""
+        load_id = self.read.feed.load_id if self.read.feed else None
+        return f"{self.label}#{load_id}" if load_id else self.label
+
 
 def inputs(node: NodeConfig) -> list[Input]:
     """The sources of a node in order."""

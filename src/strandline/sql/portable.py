@@ -124,6 +124,7 @@ _SPARK_OWN = {
     "utf8_bytes": "CAST({} AS BINARY)",
     "utf8_text": "CAST({} AS STRING)",
     "is_utf8": "IS_VALID_UTF8(CAST({} AS STRING))",
+    "comparable": "TO_JSON(STRUCT({}), MAP('ignoreNullFields', 'false'))",
     "whole": "{}",
     "float_digits": "{}",
     "leading_zero": "{}",
@@ -139,6 +140,7 @@ _DUCK_OWN = {
     "utf8_bytes": "ENCODE({})",
     "utf8_text": "DECODE({})",
     "is_utf8": "(TRY(DECODE({})) IS NOT NULL)",
+    "comparable": "CAST(TO_JSON({}) AS VARCHAR)",
     "unscaled": "CAST(REPLACE(CAST({} AS VARCHAR), '.', '') AS HUGEINT)",
     "whole": "TRUNC({})",  # a cast to an integer would round
     "float_digits": "STRANDLINE_DIGITS(CAST({} AS VARCHAR))",  # a cast to a decimal would multiply

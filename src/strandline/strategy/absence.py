@@ -1,4 +1,7 @@
-"""How absence is known: by a snapshot, by the live source's keys, or inside a window. Never by an increment."""
+"""How absence is known: by a snapshot, by the live source's keys, inside a window, or because a change says so.
+
+Never by an increment.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from sqlglot import exp
 from strandline.errors import UnknownColumn
 from strandline.sql.expr import all_of, any_of, cast, col, eq, is_null, lit, named, select, table
 from strandline.sql.portable import checked_cast
-from strandline.types import Column, LiveKeys, Relation, Schema, Snapshot, Window
+from strandline.types import Changes, Column, LiveKeys, Relation, Schema, Snapshot, Window
 
-Evidence = Snapshot | Window | LiveKeys
+Evidence = Snapshot | Window | LiveKeys | Changes
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,11 @@ class Absence:
     @property
     def live(self) -> bool:
         return isinstance(self.evidence, LiveKeys)
+
+    @property
+    def announced(self) -> bool:
+        """Do the slice's rows say themselves which of them are gone? Then nobody looks at the rest of the table."""
+        return isinstance(self.evidence, Changes)
 
 
 def seen_keys(absence: Absence, keys: Sequence[Column]) -> exp.Select:

@@ -126,7 +126,7 @@ def _notes(q: Question) -> bool:
 def _joined(q: Question) -> exp.Select:
     """Slice, table, evidence and notes side by side; with evidence also the rows that only the table has."""
     keys = {c.fold for c in q.keys}
-    both = q.absence is not None and q.target is not None
+    both = q.absence is not None and q.target is not None and not q.absence.announced
     values = [named(_value(q, c, key=c.fold in keys, both=both), c.name) for c in q.fit.columns]
     found = col(_FOUND, "t") if q.target else cast(exp.null(), "boolean")
     old = [named(col(c.name, "t"), _OLD + c.name) for c in (q.target.schema if q.target else ())]

@@ -56,6 +56,7 @@ def _write(
         _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes.roles),
         mode="error" if new else "overwrite" if changes.removals is Removals.EVERYTHING else "append",
         partition_by=list(changes.partition_by) or None,
+        configuration={delta_log.FEED: "true"} if new else None,
         commit_properties=properties,
     )
 

@@ -88,7 +88,7 @@ def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
     else:  # deletion vectors and mapped names: only deltalake's own query engine applies them
         workspace.connection.register(name + "_stream", pa.RecordBatchReader.from_stream(delta_stream(delta)))
         workspace.run(f'CREATE TEMP TABLE "{name}_rows" AS SELECT * FROM "{name}_stream"')
-        body = render(_typed(columns, f"{name}_rows", {c.fold for c in columns}), workspace.dialect)
+        body = render(typed(columns, f"{name}_rows", {c.fold for c in columns}), workspace.dialect)
     workspace.run(f'CREATE TEMP VIEW "{name}" AS {body}')
     if source.where is None:
         return name
@@ -107,7 +107,7 @@ def _delta_files(workspace: LocalWorkspace, delta: DeltaTable, columns: Schema) 
     """The live files of a table; partition values come from its log, and a file without a column has NULLs there."""
     live = pa.table(delta.get_add_actions(flatten=True))
     if live.num_rows == 0:
-        return render(_typed(columns, None, set()), workspace.dialect)
+        return render(typed(columns, None, set()), workspace.dialect)
     root = Path(delta.table_uri.removeprefix("file://"))
     paths = [str(root / unquote(p)) for p in live.column("path").to_pylist()]
     parts = list(delta.metadata().partition_columns)
@@ -122,10 +122,10 @@ def _delta_files(workspace: LocalWorkspace, delta: DeltaTable, columns: Schema) 
     raw = workspace.fresh("raw")
     workspace.run(f'CREATE TEMP VIEW "{raw}" AS {rows}')
     have = {c.fold for c in workspace.relation(raw).schema}
-    return render(_typed(columns, raw, have), workspace.dialect)
+    return render(typed(columns, raw, have), workspace.dialect)
 
 
-def _typed(columns: Schema, name: str | None, have: set[str]) -> exp.Select:
+def typed(columns: Schema, name: str | None, have: set[str]) -> exp.Select:
     """The table's columns in their types, NULL where the files have none."""
     values = [named(cast(col(c.name) if c.fold in have else exp.null(), c.type), c.name) for c in columns]
     return select(*values).from_(table(name)) if name else select(*values).where(exp.false())

@@ -14,8 +14,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from strandline.engine import delta_log
-from strandline.engine.base import Engine, FileSource, Scan, Source, SqlSource, Staged
-from strandline.engine.local import delta, scans
+from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source, SqlSource, Staged
+from strandline.engine.local import delta, feeds, scans
 from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
 from strandline.errors import TransformError
@@ -43,9 +43,12 @@ class LocalWorkspace:
             if isinstance(source, SqlSource):
                 name, rows = scans.sql(self, source)
                 return Scan(self.relation(name), lambda: rows)
-            relation = self.relation(
-                scans.files(self, source) if isinstance(source, FileSource) else scans.lake(self, source)
-            )
+            if isinstance(source, FeedSource):
+                relation = self.relation(feeds.feed(self, source))
+            elif isinstance(source, FileSource):
+                relation = self.relation(scans.files(self, source))
+            else:
+                relation = self.relation(scans.lake(self, source))
             return Scan(relation, lambda: self._count(relation))
 
     def query(self, tree: exp.Query) -> Relation:

@@ -35,6 +35,7 @@ def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token
                 # an upsert touches few rows of many files: marking them is cheaper than rewriting the files
                 vectors = changes.removals is Removals.REPLACED
                 writer = writer.option("delta.enableDeletionVectors", str(vectors).lower())
+                writer = writer.option(delta_log.FEED, "true")
             writer.save(target.location)
         else:
             session.sql(render(_merge(target, changes), "spark"))

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from sqlglot import exp
 
-from strandline.engine.base import FileSource, LakeSource, SqlSource
+from strandline.engine.base import FeedSource, FileSource, LakeSource, SqlSource
+from strandline.engine.delta_feed import CHANGE, VERSION
 from strandline.engine.delta_rows import row_count
 from strandline.engine.sources import files as file_sources
 from strandline.engine.sources import sql as sql_sources
@@ -55,6 +56,17 @@ def lake(session: SparkSession, source: LakeSource) -> Counted:
     if source.where is not None:
         return _counted(frame.where(f.expr(render(source.where, "spark"))).drop(*source.hidden))
     return frame.drop(*source.hidden), lambda: row_count(DeltaTable(source.table.location, version=source.version))
+
+
+def feed(session: SparkSession, source: FeedSource) -> Counted:
+    """The changed rows of a Delta table, each with how and when."""
+    reader = session.read.format("delta").option("readChangeFeed", "true")
+    reader = reader.option("startingVersion", source.after + 1).option("endingVersion", source.version)
+    frame = reader.load(source.table.location)
+    if source.where is not None:
+        frame = frame.where(f.expr(render(source.where, "spark")))
+    columns = [f"`{_tick(c.name)}`" for c in source.columns]
+    return _counted(frame.select(*columns, CHANGE, f.col(VERSION).cast("bigint").alias(VERSION)))
 
 
 def files(session: SparkSession, source: FileSource) -> Counted:

@@ -13,7 +13,7 @@ from pyspark.sql.types import NullType
 from sqlglot import exp
 
 from strandline.engine import delta_log
-from strandline.engine.base import FileSource, LakeSource, Scan, Source, SqlSource, Staged
+from strandline.engine.base import FeedSource, FileSource, LakeSource, Scan, Source, SqlSource, Staged
 from strandline.engine.spark import delta, scans
 from strandline.engine.spark.failures import translated
 from strandline.engine.spark.observed import observed
@@ -48,6 +48,8 @@ class SparkWorkspace:
                 return scans.files(self.session, source)
             case LakeSource():
                 return scans.lake(self.session, source)
+            case FeedSource():
+                return scans.feed(self.session, source)
 
     def query(self, tree: exp.Query) -> Relation:
         with translated("query", self.files):
