@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -809,3 +810,33 @@ def test_combinations_that_cannot_be_right(quick, change, message):
 def test_sources_that_cannot_be_right(quick, node_, message):
     found = refused(quick, node_)
     assert any(message in text and line for text, line in found), found
+
+
+def test_a_history_in_business_time_follows_a_feed(lake):
+    """Deletes of the feed end a version at batch time; what comes back later begins one."""
+    when = pa.schema([*SCHEMA, ("at", pa.timestamp("us", tz="UTC"))])
+
+    def day(number):
+        return datetime(2024, 6, number, tzinfo=UTC)
+
+    def dated(*triples):
+        names = ("id", "v", "at")
+        return pa.Table.from_pylist([dict(zip(names, t, strict=True)) for t in triples], schema=when)
+
+    lake.write("src", dated((1, "a", day(1)), (2, "b", day(1)), (3, "c", day(1))))
+    lake.declare(node(write={"mode": "scd2", "effective_at": "at"}))
+    assert lake.run().inserted == 3
+    lake.delta().delete("id = 1")
+    lake.write("src", dated((2, "B", day(3))), mode="append")
+    lake.delta().delete("v = 'b'")
+    done = lake.run()
+    assert (done.deleted, done.updated, done.inserted) == (1, 1, 0)
+    assert lake.living() == [(2, "B"), (3, "c")]
+    ends = {(r["id"], r["v"]): (r["_valid_to"], r["_is_deleted"]) for r in read_table(lake.place("t")).rows}
+    assert ends[2, "b"] == (day(3), False)
+    assert ends[1, "a"][1] is True
+    assert ends[1, "a"][0] > day(3)  # found now
+    assert lake.run().status == "unchanged"
+    lake.write("src", dated((1, "again", datetime.now(UTC) + timedelta(days=1))), mode="append")
+    assert lake.run().reopened == 1
+    assert lake.living() == [(1, "again"), (2, "B"), (3, "c")]

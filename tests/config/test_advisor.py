@@ -88,7 +88,7 @@ Case = tuple[dict[int, str], int, str, str, str | None]
 SEED: dict[str, Case] = {
     "unknown mode": ({19: "params: {mode: snapshot, keys: [customer_id]}"}, 19, f"{PARAMS}.mode", "Unknown delete detection mode: snapshot", "did you mean `snapshot_diff`?"),
     "unknown mode, none near": ({19: "params: {mode: 7, keys: [customer_id]}"}, 19, f"{PARAMS}.mode", "Unknown delete detection mode: 7", "modes are none, snapshot_diff, sql_compare, watermark_window"),
-    "no mode": ({19: "params: {mode: null, keys: [customer_id]}"}, 19, f"{PARAMS}.mode", "expected one of `none`, `snapshot_diff`, `sql_compare`, `watermark_window`, found nothing", None),
+    "no mode": ({19: "params: {mode: null, keys: [customer_id]}"}, 19, f"{PARAMS}.mode", "expected one of `none`, `snapshot_diff`, `sql_compare`, `watermark_window`, `feed`, found nothing", None),
     "no keys": ({19: "params: {mode: snapshot_diff}"}, 19, f"{PARAMS}.keys", "delete_detection: 'keys' required for mode='snapshot_diff'", None),
     "no source connection": ({19: params("source_table: a", "sql_compare")}, 19, f"{PARAMS}.source_connection", "delete_detection: 'source_connection' required for sql_compare", None),
     "no source table": ({19: params("source_connection: erp", "sql_compare")}, 19, f"{PARAMS}.source_table", "delete_detection: 'source_table' or 'source_query' required", None),
