@@ -26,13 +26,19 @@ _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": 
 def describe(table: Table, app_id: str | None = None) -> TableState | None:
     """The table's state, with the newest commit under `app_id`; None when nothing is there."""
     delta = open_table(table)
-    if delta is None:
-        return None
+    return None if delta is None else _state(delta, newest_commit(delta, app_id) if app_id else None)
+
+
+def describe_at(table: Table, version: int) -> TableState:
+    """The table's state at a version that the log still reaches."""
+    return _state(DeltaTable(table.location, version=version), None)
+
+
+def _state(delta: DeltaTable, commit: Commit | None) -> TableState:
     meta = delta.metadata()
     fields = json.loads(delta.schema().to_json())["fields"]
     marked = {f["name"]: f.get("metadata", {}).get(SYSTEM) for f in fields}
     roles = {str(role): name for name, role in marked.items() if role}
-    commit = newest_commit(delta, app_id) if app_id else None
     feed = meta.configuration.get(FEED) == "true"
     parts = tuple(meta.partition_columns)
     return TableState(delta.version(), schema_of(delta), parts, str(meta.id), roles, commit, feed)
