@@ -13,6 +13,7 @@ StrandlineError
 │   ├── DeleteThresholdExceeded  more deletes were found than tolerated
 │   │   └── EmptySource   … because the source came back empty
 │   ├── TableError        the target cannot be written as asked
+│   ├── RevertRefused     a failed load could not be taken back everywhere
 │   └── CommitConflict    somebody else committed meanwhile (worth a retry)
 ├── StalePlan             a plan was made from what is no longer so      exit code 2
 ├── Fenced                another runner holds the batch                exit code 4
@@ -207,6 +208,19 @@ class TableError(NodeError):
     """The target cannot be written as asked: not Delta, another type, another partitioning."""
 
     code = "table"
+
+
+class RevertRefused(NodeError):
+    """A load failed, and a table it wrote cannot be put back without taking back somebody else's commit."""
+
+    code = "revert_refused"
+
+    def __init__(self, tables: Sequence[str], reason: str) -> None:
+        self.tables = list(tables)
+        super().__init__(
+            f"the load failed ({reason}), and not every table could be put back: {'; '.join(tables)}",
+            hint="look at the tables named; the other ones are as they were before the load",
+        )
 
 
 class CommitConflict(NodeError):

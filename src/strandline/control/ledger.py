@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -214,7 +214,3 @@ def _watermark(coverage: Mapping[str, Any]) -> tuple[str | None, str | None]:
         ((value, type_),) = marks.values()
         return value, type_
     return (json.dumps(marks, sort_keys=True), "json") if marks else (None, None)
-
-
-def as_values(row: ControlRow | RunRow | ChangeRow) -> dict[str, Any]:
-    return asdict(row)

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -14,7 +15,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from strandline.control.ledger import RECORDED, ChangeRow, ControlRow, Notebook, RunRow, as_values
+from strandline.control.ledger import RECORDED, ChangeRow, ControlRow, Notebook, RunRow
+from strandline.control.loads import LoadRow
 from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict
 from strandline.types import Table
@@ -36,17 +38,29 @@ class DeltaStore:
         return [ControlRow(**r) for r in self._read("etl_control")]
 
     def put(self, rows: Sequence[ControlRow]) -> None:
-        data = _arrow(ControlRow, rows)
-        keys = "s.target_table = t.target_table AND s.source_table = t.source_table AND s.node = t.node"
+        self._merge("etl_control", _arrow(ControlRow, rows), ("target_table", "source_table", "node"))
+
+    def loads(self, source: str, identifier: str) -> list[LoadRow]:
+        """The loads of a source under one identifier."""
+        rows = [LoadRow(**r) for r in self._read("etl_loads")]
+        return [r for r in rows if (r.source_table, r.delta_load_identifier) == (source, identifier)]
+
+    def put_loads(self, rows: Sequence[LoadRow]) -> None:
+        if rows:
+            self._merge("etl_loads", _arrow(LoadRow, rows), ("load_id",))
+
+    def _merge(self, name: str, data: pa.Table, keys: Sequence[str]) -> None:
+        """Replace the rows with these keys, in one commit."""
+        on = " AND ".join(f"s.{k} = t.{k}" for k in keys)
 
         def write() -> None:
-            location = str(self.folder / "etl_control")
+            location = str(self.folder / name)
             try:
                 table = DeltaTable(location)
             except TableNotFoundError:
                 write_deltalake(location, data, mode="error")
                 return
-            merge = table.merge(data, predicate=keys, source_alias="s", target_alias="t")
+            merge = table.merge(data, predicate=on, source_alias="s", target_alias="t")
             merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
         self._retried(write)
@@ -106,12 +120,19 @@ def _conflict(error: Exception) -> bool:
     return isinstance(error, CommitFailedError) or "already exists" in str(error).lower()
 
 
-_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), datetime: pa.timestamp("us", tz="UTC")}
+_ARROW = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    datetime: pa.timestamp("us", tz="UTC"),
+}
+Row = ControlRow | RunRow | ChangeRow | LoadRow
 
 
-def _arrow(kind: type[ControlRow | RunRow | ChangeRow], rows: Sequence[ControlRow | RunRow | ChangeRow]) -> pa.Table:
+def _arrow(kind: type[Row], rows: Sequence[Row]) -> pa.Table:
     fields = []
     for name, hint in get_type_hints(kind).items():
         plain = next(a for a in getattr(hint, "__args__", (hint,)) if a is not type(None))
         fields.append(pa.field(name, _ARROW[plain]))
-    return pa.Table.from_pylist([as_values(r) for r in rows], schema=pa.schema(fields))
+    return pa.Table.from_pylist([asdict(r) for r in rows], schema=pa.schema(fields))

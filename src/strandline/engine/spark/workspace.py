@@ -28,9 +28,10 @@ class SparkWorkspace:
 
     dialect = "spark"
 
-    def __init__(self, session: SparkSession, staging: Path) -> None:
+    def __init__(self, session: SparkSession, staging: Path, prefix: str = "_v") -> None:
         self.session = session
         self.staging = staging
+        self.prefix = prefix  # of the views that it makes
         self._numbers = itertools.count(1)
         self.files: list[FileSource] = []  # read lazily, so their faults appear anywhere
 
@@ -107,4 +108,4 @@ class SparkWorkspace:
         return Relation(name, Schema(tuple(columns)))
 
     def _fresh(self) -> str:
-        return f"_v{next(self._numbers)}"
+        return f"{self.prefix}{next(self._numbers)}"
