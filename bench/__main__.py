@@ -21,7 +21,8 @@ KINDS = {
     "nothing": "nothing new: the source is the lake table of last time",
 }
 DELETES = ("snapshot_diff", "sql_compare", "watermark_window")
-ALONE = ("quiet", "bronze")  # nobody to race against: these have a limit to keep
+HISTORY = ("feed", "scd2")
+ALONE = ("quiet", "versions", "bronze")  # nobody to race against: these have a limit to keep
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=list(made.SHAPES), nargs="+", default=["wide"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["spark", "pandas"])
-    parser.add_argument("--workload", choices=[*KINDS, *DELETES, *ALONE], nargs="+")
+    parser.add_argument("--workload", choices=[*KINDS, *DELETES, *HISTORY, *ALONE], nargs="+")
     parser.add_argument("--bronze-rows", type=int, default=10_000_000)
     parser.add_argument("--data", type=Path, help="keep what was made here, for the next time")
     parser.add_argument("--json", action="store_true")
@@ -44,12 +45,12 @@ def main() -> None:
 def _all(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {"workloads": []}
     data = args.data or folder / "data"
-    if _wanted(args, *KINDS, *DELETES) or not args.workload:
+    if _wanted(args, *KINDS, *DELETES, *HISTORY) or not args.workload:
         for rows, shape in _sizes(args):
             made.make(data / f"{shape}-{rows}", rows, shape)
     if args.only != "spark":
         _in_process(folder, data, args, report)
-    if args.only != "pandas" and (not args.workload or _wanted(args, *KINDS, *DELETES, "quiet")):
+    if args.only != "pandas" and (not args.workload or _wanted(args, *KINDS, *DELETES, *HISTORY, "quiet", "versions")):
         _spark(folder, data, args, report)
     if not args.workload or _wanted(args, "bronze"):
         from bench import bronze
@@ -87,6 +88,7 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
                 racers = on_spark.contestants(place, data / f"{shape}-{rows}", kind, platform, spark)
                 _one(report, args, f"Spark, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
             _deletes(folder, data / f"{shape}-{rows}", args, report, (rows, shape), platform, gauge)
+            _history(folder, data / f"{shape}-{rows}", args, report, (rows, shape), platform, gauge)
         if not args.workload or "quiet" in args.workload:
             seconds, jobs = on_spark.quiet_nodes(folder / "quiet", platform, gauge)
             report["quiet_nodes"] = {
@@ -100,8 +102,38 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
                 f"{len(seconds)} quiet nodes: {statistics.median(seconds):.3f} s each "
                 f"(slowest {max(seconds):.3f} s), {jobs} Spark jobs in all\n",
             )
+        if not args.workload or "versions" in args.workload:
+            _many_versions(folder, args, report, platform)
     finally:
         platform.close()
+
+
+def _many_versions(folder: Path, args: argparse.Namespace, report: dict[str, Any], platform: Any) -> None:
+    from bench import history
+
+    found = history.many_versions(folder, platform, rounds=args.rounds)
+    report["versions"] = found
+    told = ", ".join(f"{n} version{'s' if n > 1 else ''} a key: {s:.2f} s" for n, s in found.items())
+    _say(args, f"the same change of 200 keys in a dimension of 20,000 keys: {told}\n")
+
+
+def _history(
+    folder: Path,
+    data: Path,
+    args: argparse.Namespace,
+    report: dict[str, Any],
+    size: tuple[int, str],
+    platform: Any,
+    gauge: Gauge,
+) -> None:
+    from bench import history
+
+    rows, shape = size
+    for kind in (k for k in HISTORY if not args.workload or k in args.workload):
+        history.make(data)
+        place = folder / f"history-{shape}-{rows}"
+        racers = history.contestants(place, data, kind, platform, platform.session)
+        _one(report, args, f"Spark, {rows:,} {shape} rows, {history.KINDS[kind]}", racers, gauge)
 
 
 def _deletes(

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+_WARM_UP = 2  # rounds that do not count: a JVM compiles what it runs often
+
 
 @dataclass
 class Contestant:
@@ -44,7 +46,7 @@ class Gauge:
 
 def race(contestants: list[Contestant], rounds: int, gauge: Gauge) -> None:
     """Every round lets each contestant go once, another one first each time; unequal results end the race."""
-    for number in range(rounds + 1):
+    for number in range(_WARM_UP + rounds):
         turn = contestants[number % len(contestants) :] + contestants[: number % len(contestants)]
         results = {}
         for c in turn:
@@ -53,7 +55,7 @@ def race(contestants: list[Contestant], rounds: int, gauge: Gauge) -> None:
             before, size, began = gauge.jobs(), _size(c.folder), time.perf_counter()
             c.work()
             seconds = time.perf_counter() - began
-            if number:  # the first round warms up
+            if number >= _WARM_UP:
                 c.seconds.append(seconds)
                 c.jobs.append(gauge.jobs() - before)
                 c.peaks.append(gauge.peaks())
