@@ -22,7 +22,7 @@ demo: $(READY)  ## Run a small shop from its database to Gold, change it, run ag
 	@$(JAVA) $(BIN)/strandline demo
 
 test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
-	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
+	@$(JAVA) $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 soak: $(READY)  ## Live through 2,160 generated histories in process and 108 on Spark (about an hour)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_source_faults.py -m "not spark" $(ARGS)

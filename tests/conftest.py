@@ -25,8 +25,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Spark come last: what can fail in a second should not wait for minutes."""
+    """Tests on Spark come last, and stay together in one process: they share one session."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(params=ENGINES)
