@@ -116,6 +116,12 @@ class Fenced(StrandlineError):
     exit_code = 4
 
 
+def taken(node: str, batch: int, run_id: str | None) -> str:
+    """What a runner is told that came second."""
+    who = f"run {run_id}" if run_id else "another runner"
+    return f"{node}: {who} holds batch {batch}; nothing was written here"
+
+
 class NodeError(StrandlineError):
     """One node failed; nothing of it was written."""
 
@@ -214,6 +220,14 @@ class CommitConflict(NodeError):
 
     code = "conflict"
     retryable = True
+
+
+def internal(error: Exception) -> NodeError:
+    """A fault of strandline itself, told in one line; its trace goes along for `--debug`."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    wrapped = NodeError(f"internal error: {type(error).__name__}: {first}", hint="--debug shows where")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,17 +20,21 @@ from strandline.batch import Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
-from strandline.control import ledger
+from strandline.control import fence, ledger
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
 from strandline.engine.base import Engine
-from strandline.errors import DuplicateKeys, Fenced, StalePlan, StrandlineError
+from strandline.errors import DuplicateKeys, Fenced, StalePlan, StrandlineError, internal, taken
+from strandline.faults import point
 from strandline.job import Feed, Job, Planned
-from strandline.journal import step
+from strandline.journal import step, timings
 from strandline.plan.reading import is_lake
 from strandline.result import NodeResult, PlannedNode
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
+from strandline.switches import enabled
 from strandline.types import Column, Commit, Relation, Table, TableState, Token
+
+Describe = Callable[..., TableState | None]  # `Engine.describe`, of an engine or of the table format alone
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Ending:
     versions: Mapping[str, int] = field(default_factory=dict)
     coverage: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    recovery: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,29 +116,79 @@ class Runner:
 
     def run(self, job: Job, engine: Engine) -> NodeResult:
         """One batch of one node; raises what went wrong, after it is recorded."""
+        timings()
         began = time.monotonic()
-        token = Token(job.project.config.project, job.node.name, 0, self.run_id)
-        records = self.store.control(job.node.name)
-        state = engine.describe(job.target, token.app_id)
-        if state and state.commit and ledger.unrecorded(records, state.commit):
-            recovered = self._recover(job, records, state.commit, token, began)
-            if job.node.write.mode == "append":  # its rows are there: reading the source again would double them
-                return recovered
-            records = self.store.control(job.node.name)
-        sources = [i.label for i in job.inputs]
-        this = ledger.next_batch(records, token, job.target.label, sources, _now())
+        point("node.start", job.node.name)
+        records, state, recovered = self.settle(job, engine.describe, began)
+        if recovered and recovered.version is not None and job.node.write.mode == "append":
+            return recovered  # its rows are there: reading the source again would double them
+        this = self._after(job, records)
         job = self.remembering(job, this)
         if self._nothing_new(job, engine, this, state):
             held = Counts(held=int(this.coverage().get("held", 0)))
             return self._record(this, began, Ending(held, 0, None, coverage=this.coverage()))
-        self.store.put(ledger.control_rows(this, "RUNNING", _now()))
-        try:
+        with self._announced(job, this, began):
+            state = self._mended(job, engine, this, state)
             return self._batch(job, engine, this, state, began)
+
+    def token(self, job: Job) -> Token:
+        """The token of this run for a node, still without a number."""
+        return Token(job.project.config.project, job.node.name, 0, self.run_id)
+
+    def settle(
+        self, job: Job, describe: Describe, began: float
+    ) -> tuple[list[ControlRow], TableState | None, NodeResult | None]:
+        """The records and the table of a node, after the records of batches whose runners died are finished.
+
+        Records are read before the table, never after it: a number may be older than the table that it is meant for,
+        and is then taken; a younger one would let a batch land on a table that it has not seen.
+        """
+        recovered = None
+        while True:
+            records = self.store.control(job.node.name)
+            state = describe(job.target, self.token(job).app_id)
+            ended = self.store.ended(self.token(job).app_id, job.node.name, ledger.finished(records))
+            found = fence.found(records, state.commit if state else None, ended)
+            if found is None:
+                return records, state, recovered
+            recovered = self._finish(job, records, found, began)
+
+    def _finish(self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float) -> NodeResult:
+        """Write the record of a batch that came to its end while its runner died."""
+        point("recover.before", job.node.name)
+        this = self._after(job, records)
+        this = replace(this, token=replace(this.token, batch=found.batch, run_id=found.run_id or this.token.run_id))
+        versions = {label: v[1] for label, v in found.coverage.get("sources", {}).items()}
+        counts = Counts(**found.counts) if found.counts else _measured(found.metrics)
+        end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told)
+        result = self._record(this, began, end)
+        point("recover.after", job.node.name)
+        return result
+
+    @contextmanager
+    def _announced(self, job: Job, this: Batch, began: float) -> Iterator[None]:
+        """A batch at work: announced before; when it fails, whatever the fault, it does not stay RUNNING for ever."""
+        name = job.node.name
+        point("running.before", name)
+        if not self.store.put(ledger.control_rows(this, "RUNNING", _now())):
+            raise Fenced(taken(name, this.token.batch, None), hint="another run has finished it by now")
+        try:
+            point("running.after", name)
+            yield
         except Fenced:
             raise
-        except StrandlineError as e:
-            self._fail(job, this, e, began)
+        except Exception as e:
+            self._fail(job, this, e if isinstance(e, StrandlineError) else internal(e), began)
             raise
+
+    def _mended(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> TableState | None:
+        """What a runner left that died while it gave the table new columns: a flag that is not filled in."""
+        died = ledger.unfinished(list(this.previous.values()))
+        if state is None or not died or "deleted" not in state.roles:
+            return state
+        flag = state.schema.get(state.roles["deleted"])
+        engine.alter(job.target, (), {"deleted": flag} if flag else {})
+        return engine.describe(job.target, this.token.app_id)
 
     def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, Planned, Entry]:
         """What a run would do to this node's table, the table as it would be, and all that a run needs for it."""
@@ -148,28 +204,24 @@ class Runner:
         entry.check(job, token.batch, state, engine.describe)
         changes = replace(entry.ready.changes, additions=rows)
         ready = replace(entry.ready, changes=changes, coverage=entry.coverage(job, engine.describe))
-        self.store.put(ledger.control_rows(this, "RUNNING", _now()))
-        try:
+        with self._announced(job, this, began):
             return self.land(job, engine, this, state, ready, began)
-        except Fenced:
-            raise
-        except StrandlineError as e:
-            self._fail(job, this, e, began)
-            raise
 
     def next_job(self, job: Job) -> Job:
         """The job of a node's next batch, with what earlier runs left."""
         return self.remembering(job, self._next(job))
 
     def _next(self, job: Job) -> Batch:
-        token = Token(job.project.config.project, job.node.name, 0, self.run_id)
-        records = self.store.control(job.node.name)
-        return ledger.next_batch(records, token, job.target.label, [i.label for i in job.inputs], _now())
+        return self._after(job, self.store.control(job.node.name))
 
-    def reject(self, job: Job, holds: Sequence[ChangeRow]) -> NodeResult:
+    def _after(self, job: Job, records: Sequence[ControlRow]) -> Batch:
+        return ledger.next_batch(records, self.token(job), job.target.label, [i.label for i in job.inputs], _now())
+
+    def reject(self, job: Job, holds: Sequence[ChangeRow], describe: Describe) -> NodeResult:
         """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
         began = time.monotonic()
-        this = self._next(job)
+        point("reject.before", job.node.name)
+        this = self._after(job, self.settle(job, describe, began)[0])
         batch = this.token.batch
         reason = f"rejected by a person; held by run {holds[0].run_id}"
         self.store.log_changes(
@@ -193,7 +245,9 @@ class Runner:
         if not rows:
             return None
         covered = max(rows, key=lambda r: r.updated_at).coverage
-        return Feed(ledger.finished(rows), json.loads(covered) if covered else {})
+        coverage = json.loads(covered) if covered else {}
+        batch = coverage.get("feed", ledger.finished(rows))  # after an undo: the batch whose rows are there again
+        return Feed(batch, coverage) if batch is not None else None
 
     def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
         outcome = prepare(job, engine, state)
@@ -205,14 +259,16 @@ class Runner:
         self, job: Job, engine: Engine, this: Batch, state: TableState | None, ready: Ready, began: float
     ) -> NodeResult:
         """Apply what was prepared: note, evolve, commit, record."""
-        changes, coverage, version = ready.changes, dict(ready.coverage), None
+        changes, coverage, version, name = ready.changes, dict(ready.coverage), None, job.node.name
+        point("notes.before", name)
         self.store.log_changes([replace(n, run_id=self.run_id, batch=this.token.batch) for n in ready.notes])
+        point("notes.after", name)
         commits = state is None or changes.counts is None or changes.counts.any
         if state is not None and (ready.system or (ready.added and commits)):
-            with step(job.node.name, "evolve"):
-                engine.alter(job.target, ready.added if commits else (), ready.system)
+            with step(name, "evolve"):
+                self._unless_taken(job, engine, this, lambda: self._evolve(job, engine, ready, commits=commits))
         if commits:
-            with step(job.node.name, "apply"):
+            with step(name, "apply"):
                 version = self._apply(job, engine, this, ready)
         counts = changes.counts or self._committed(engine, job, this)
         coverage["target"] = version if version is not None else self._version(job, engine, state, ready)
@@ -224,17 +280,44 @@ class Runner:
         now = engine.describe(job.target) if ready.system else state
         return now.version if now else None
 
+    @staticmethod
+    def _evolve(job: Job, engine: Engine, ready: Ready, *, commits: bool) -> None:
+        """Add what the table still lacks: a runner that died or came second may have added some of it."""
+        point("alter.before", job.node.name)
+        now = engine.describe(job.target)
+        added = [c for c in ready.added if commits and not (now and c.name in now.schema)]
+        system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
+        if added or system:
+            engine.alter(job.target, added, system)
+        point("alter.after", job.node.name)
+
+    def _unless_taken(self, job: Job, engine: Engine, this: Batch, work: Callable[[], Any]) -> Any:
+        """Do something to the table; when it fails because another runner holds the number, say that."""
+        try:
+            return work()
+        except Fenced:
+            raise
+        except StrandlineError:
+            landed = engine.describe(job.target, this.token.app_id)
+            if landed and landed.commit and landed.commit.batch >= this.token.batch:
+                raise Fenced(taken(job.node.name, this.token.batch, landed.commit.run_id)) from None
+            raise
+
     def _apply(self, job: Job, engine: Engine, this: Batch, ready: Ready) -> int:
         changes = ready.changes
         record = {"coverage": dict(ready.coverage), "counts": asdict(changes.counts) if changes.counts else None}
+        point("commit.before", job.node.name)
         try:
-            version = engine.apply(job.target, changes, this.token, record)
+            self._unless_taken(job, engine, this, lambda: engine.apply(job.target, changes, this.token, record))
         except DuplicateKeys:  # found inside a first commit, which is then not made
             raise ready.duplicates() from None
+        point("commit.after", job.node.name)
         landed = engine.describe(job.target, this.token.app_id)
         if landed is None or landed.commit is None or landed.commit.run_id != self.run_id:
-            raise Fenced(f"{job.node.name}: another runner holds batch {this.token.batch}; nothing was written here")
-        return version
+            holder = landed.commit.run_id if landed and landed.commit else None
+            raise Fenced(taken(job.node.name, this.token.batch, holder))
+        point("readback.after", job.node.name)
+        return landed.commit.version
 
     def _committed(self, engine: Engine, job: Job, this: Batch) -> Counts:
         """How many rows a lazily evaluated commit wrote, from its own metrics."""
@@ -254,18 +337,6 @@ class Runner:
         now = slices.pinned(job, engine)
         return now is not None and now == last.get("sources")
 
-    def _recover(
-        self, job: Job, records: Sequence[ControlRow], commit: Commit, token: Token, began: float
-    ) -> NodeResult:
-        """Finish the record of a batch that landed while its runner died."""
-        sources = [i.label for i in job.inputs]
-        this = ledger.next_batch(records, token, job.target.label, sources, _now())
-        this = replace(this, token=replace(token, batch=commit.batch, run_id=commit.run_id or token.run_id))
-        coverage = {**commit.record.get("coverage", {}), "target": commit.version}
-        versions = {label: v[1] for label, v in coverage.get("sources", {}).items()}
-        note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
-        return self._record(this, began, Ending(_counted(commit), None, commit.version, versions, coverage, (note,)))
-
     def _record(self, this: Batch, began: float, end: Ending) -> NodeResult:
         """Write the batch into the history and make it the newest state."""
         result = NodeResult(
@@ -281,6 +352,8 @@ class Runner:
             seconds=round(time.monotonic() - began, 3),
             warnings=list(end.warnings),
         )
+        ended_by = {fence.RUN: this.token.run_id, fence.COMMITTED: end.version is not None}
+        end = replace(end, coverage={**end.coverage, **ended_by})
         done = ledger.control_rows(
             this,
             "SUCCESS",
@@ -290,9 +363,14 @@ class Runner:
             versions=end.versions,
             coverage=end.coverage,
         )
-        with step(this.token.node, "record"):
-            self._log(this, result, end.coverage, None)
+        node = this.token.node
+        with step(node, "record"):
+            point("log.before", node)
+            self._log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
+            point("log.after", node)
+            point("put.before", node)
             self.store.put(done)
+            point("put.after", node)
         return result
 
     def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float) -> None:
@@ -301,8 +379,16 @@ class Runner:
         self._log(this, result, {}, message)
         self.store.put(ledger.control_rows(this, "FAILED", _now(), error=message))
 
-    def _log(self, this: Batch, result: NodeResult, coverage: Mapping[str, Any], error: str | None) -> None:
+    def _log(
+        self,
+        this: Batch,
+        result: NodeResult,
+        coverage: Mapping[str, Any],
+        error: str | None,
+        recovery: str | None = None,
+    ) -> None:
         token = this.token
+        metrics = timings() if enabled("METRICS") else None
         self.store.log(
             ledger.RunRow(
                 run_id=token.run_id,
@@ -325,6 +411,9 @@ class Runner:
                 coverage=json.dumps(coverage, sort_keys=True),
                 warnings=json.dumps(result.warnings),
                 error=error,
+                metrics=json.dumps(metrics) if metrics is not None else None,
+                recovery=recovery,
+                takes_back=coverage.get("undoes"),
             )
         )
 
@@ -334,6 +423,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     name = job.node.name
     with step(name, "read"):
         slice_ = slices.read(job, engine)
+    point("read.after", name)
     with step(name, "transform"):
         transformed = batches.transform(job, engine, slice_)
     with step(name, "reconcile"):
@@ -345,6 +435,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     if emptied and counts and counts.inserted + counts.unchanged == 0:
         text = f"the source is empty, so {job.target.label} is overwritten with nothing"
         outcome = replace(outcome, warnings=(*outcome.warnings, text))
+    point("judged", name)
     return outcome
 
 
@@ -413,10 +504,18 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
 def _counted(commit: Commit) -> Counts:
     """The counts a commit carries, or those the table format measured while it wrote."""
     carried = commit.record.get("counts")
-    if carried:
-        return Counts(**carried)
-    metrics = commit.record.get("metrics", {})
+    return Counts(**carried) if carried else _measured(commit.record.get("metrics", {}))
+
+
+def _measured(metrics: Mapping[str, Any]) -> Counts:
     return Counts(inserted=int(metrics.get("numOutputRows") or metrics.get("num_added_rows") or 0))
+
+
+def _redone(this: Batch, run_id: str) -> str | None:
+    """What is told of a batch that an earlier runner had announced and never ended."""
+    died = any(r.batch_status == "RUNNING" and r.batch_id == this.batch_id for r in this.previous.values())
+    mine = this.token.run_id == run_id
+    return f"did batch {this.token.batch} again, whose runner had died before it landed" if died and mine else None
 
 
 def _now() -> datetime:
