@@ -15,6 +15,7 @@ StrandlineError
 │   ├── TableError        the target cannot be written as asked
 │   └── CommitConflict    somebody else committed meanwhile (worth a retry)
 ├── StalePlan             a plan was made from what is no longer so      exit code 2
+├── UndoRefused           something is in the way of an undo             exit code 2
 ├── Fenced                another runner holds the batch                exit code 4
 └── EngineError           Spark, Java or a driver is missing            exit code 1
 
@@ -107,6 +108,24 @@ class StalePlan(StrandlineError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"stale plan: {reason}", hint="make a new one: strandline plan --out FILE")
+
+
+class UndoRefused(StrandlineError):
+    """Something is in the way of an undo; nothing was written."""
+
+    code = "undo_refused"
+    exit_code = 2
+
+    def __init__(self, run_id: str, obstacles: Sequence[str]) -> None:
+        self.obstacles = list(obstacles)
+        shown = "; ".join(self.obstacles)
+        super().__init__(
+            f"run {run_id} cannot be undone: {shown}",
+            hint="undo the later runs first, the newest first; what others have written or removed is theirs",
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "obstacles": self.obstacles}
 
 
 class Fenced(StrandlineError):

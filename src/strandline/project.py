@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from strandline.faults import point
 from strandline.job import Job, Past, Planned
 from strandline.journal import log, run_log
 from strandline.plan.graph import Graph, build
-from strandline.result import NodeResult, PlanResult, RunResult
+from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
 from strandline.retry import Checkpoint, Retry, newest
 from strandline.run import Runner
 from strandline.schedule import STOPS, walk
@@ -230,6 +231,41 @@ class StrandlineProject:
         runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
         results = [runner.reject(Job(self.config, self._node(n), clock), rows, describe) for n, rows in holds.items()]
         return RunResult(runner.run_id, "success", results)
+
+    def undo(self, run_id: str, *, dry_run: bool = False, platform: Platform | None = None) -> UndoResult:
+        """Take a run back: its tables, watermarks, snapshot records and holds as they were, as a run of its own.
+
+        Raises `UndoRefused`, and writes nothing, when something is in the way.
+        """
+        from strandline.undo import foreseen, planned, undo_node
+
+        clock = Clock(datetime.now(UTC))
+        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
+        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
+        errors: list[StrandlineError] = []
+        results: list[NodeResult] = []
+        logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
+        with logged, self._platform(platform) as platform_:
+            if not dry_run:
+                self._settle(runner, jobs)
+            changes = self.store.changes()
+            noted = {(c.run_id, c.node) for c in changes}
+            for job, taking in planned(jobs, run_id, self.store.runs(), noted):
+                with self._boundary(job.node.name, errors) as found, platform_.workspace(job.node.name) as engine:
+                    found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
+                results += found
+                if errors:
+                    break
+        status = self._result(runner, results, errors, check=False).status
+        return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run)
+
+    @staticmethod
+    def _settle(runner: Runner, jobs: Iterable[Job]) -> None:
+        """Finish the records of batches that landed while their runners died."""
+        from strandline.engine.delta_log import describe
+
+        for job in jobs:
+            runner.settle(job, describe, time.monotonic())
 
     def holds(self) -> dict[str, list[ChangeRow]]:
         """The held deletes that nobody has decided on yet, by node."""

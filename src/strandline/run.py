@@ -22,6 +22,7 @@ from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
 from strandline.control import fence, ledger
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
+from strandline.control.undo import FEED, UNDOES
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, Fenced, StalePlan, StrandlineError, internal, taken
 from strandline.faults import point
@@ -122,12 +123,12 @@ class Runner:
         records, state, recovered = self.settle(job, engine.describe, began)
         if recovered and recovered.version is not None and job.node.write.mode == "append":
             return recovered  # its rows are there: reading the source again would double them
-        this = self._after(job, records)
+        this = self.after(job, records)
         job = self.remembering(job, this)
         if self._nothing_new(job, engine, this, state):
             held = Counts(held=int(this.coverage().get("held", 0)))
             return self._record(this, began, Ending(held, 0, None, coverage=this.coverage()))
-        with self._announced(job, this, began):
+        with self.announced(job, this, began):
             state = self._mended(job, engine, this, state)
             return self._batch(job, engine, this, state, began)
 
@@ -156,7 +157,7 @@ class Runner:
     def _finish(self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float) -> NodeResult:
         """Write the record of a batch that came to its end while its runner died."""
         point("recover.before", job.node.name)
-        this = self._after(job, records)
+        this = self.after(job, records)
         this = replace(this, token=replace(this.token, batch=found.batch, run_id=found.run_id or this.token.run_id))
         versions = {label: v[1] for label, v in found.coverage.get("sources", {}).items()}
         counts = Counts(**found.counts) if found.counts else _measured(found.metrics)
@@ -166,7 +167,7 @@ class Runner:
         return result
 
     @contextmanager
-    def _announced(self, job: Job, this: Batch, began: float) -> Iterator[None]:
+    def announced(self, job: Job, this: Batch, began: float) -> Iterator[None]:
         """A batch at work: announced before; when it fails, whatever the fault, it does not stay RUNNING for ever."""
         name = job.node.name
         point("running.before", name)
@@ -204,7 +205,7 @@ class Runner:
         entry.check(job, token.batch, state, engine.describe)
         changes = replace(entry.ready.changes, additions=rows)
         ready = replace(entry.ready, changes=changes, coverage=entry.coverage(job, engine.describe))
-        with self._announced(job, this, began):
+        with self.announced(job, this, began):
             return self.land(job, engine, this, state, ready, began)
 
     def next_job(self, job: Job) -> Job:
@@ -212,22 +213,23 @@ class Runner:
         return self.remembering(job, self._next(job))
 
     def _next(self, job: Job) -> Batch:
-        return self._after(job, self.store.control(job.node.name))
+        return self.after(job, self.store.control(job.node.name))
 
-    def _after(self, job: Job, records: Sequence[ControlRow]) -> Batch:
+    def after(self, job: Job, records: Sequence[ControlRow]) -> Batch:
+        """The batch that follows on these records."""
         return ledger.next_batch(records, self.token(job), job.target.label, [i.label for i in job.inputs], _now())
 
     def reject(self, job: Job, holds: Sequence[ChangeRow], describe: Describe) -> NodeResult:
         """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
         began = time.monotonic()
         point("reject.before", job.node.name)
-        this = self._after(job, self.settle(job, describe, began)[0])
+        this = self.after(job, self.settle(job, describe, began)[0])
         batch = this.token.batch
         reason = f"rejected by a person; held by run {holds[0].run_id}"
         self.store.log_changes(
             [replace(h, run_id=self.run_id, batch=batch, verb="reject", reason=reason, at=_now()) for h in holds]
         )
-        coverage = this.memory()
+        coverage = {k: v for k, v in this.memory().items() if k != UNDOES}
         coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
         note = f"{len(holds)} held deletes are rejected"
         return self._record(this, began, Ending(Counts(held=coverage["held"]), 0, None, {}, coverage, (note,)))
@@ -246,7 +248,7 @@ class Runner:
             return None
         covered = max(rows, key=lambda r: r.updated_at).coverage
         coverage = json.loads(covered) if covered else {}
-        batch = coverage.get("feed", ledger.finished(rows))  # after an undo: the batch whose rows are there again
+        batch = coverage.get(FEED, ledger.finished(rows))  # after an undo: the batch whose rows are there again
         return Feed(batch, coverage) if batch is not None else None
 
     def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
@@ -332,7 +334,7 @@ class Runner:
             return False
         if job.node.write.mode == "append" or state is None or last.get("digest") != job.digest:
             return False
-        if last.get("target") != state.version or not slices.repeatable(job.node):
+        if last.get("target") != state.version or last.get(UNDOES) or not slices.repeatable(job.node):
             return False
         now = slices.pinned(job, engine)
         return now is not None and now == last.get("sources")
@@ -413,7 +415,7 @@ class Runner:
                 error=error,
                 metrics=json.dumps(metrics) if metrics is not None else None,
                 recovery=recovery,
-                takes_back=coverage.get("undoes"),
+                takes_back=coverage.get(UNDOES),
             )
         )
 

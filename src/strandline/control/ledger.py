@@ -191,8 +191,9 @@ def control_rows(
     """The state of every source of a batch; what is not known yet stays as it was."""
     rows = []
     value, type_ = _watermark(coverage or {})
+    undone = bool(coverage and coverage.get("undoes"))  # what is not known then was not known before
     for source in batch.sources:
-        old = batch.previous.get(source)
+        old = batch.previous.get(source) if not undone else None
         version = (versions or {}).get(source, old.last_processed_version if old else None)
         rows.append(
             ControlRow(
