@@ -123,7 +123,7 @@ class Runner:
         records, state, recovered = self.settle(job, engine.describe, began)
         if recovered and recovered.version is not None and job.node.write.mode == "append":
             return recovered  # its rows are there: reading the source again would double them
-        this = self.after(job, records)
+        this = self.after(job, records, state)
         job = self.remembering(job, this)
         if self._nothing_new(job, engine, this, state):
             held = Counts(held=int(this.coverage().get("held", 0)))
@@ -157,12 +157,17 @@ class Runner:
     def _finish(self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float) -> NodeResult:
         """Write the record of a batch that came to its end while its runner died."""
         point("recover.before", job.node.name)
-        this = self.after(job, records)
-        this = replace(this, token=replace(this.token, batch=found.batch, run_id=found.run_id or this.token.run_id))
+        this = self.after(job, records, None)
+        number = int(found.coverage.get(fence.KNOWN, found.batch)) + (found.version is None)
+        token = replace(this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id)
+        this = replace(this, token=token)
         versions = {label: v[1] for label, v in found.coverage.get("sources", {}).items()}
         counts = Counts(**found.counts) if found.counts else _measured(found.metrics)
         end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told)
         result = self._record(this, began, end)
+        if found.logged:  # the history has the batch already: what was done about it is told beside it
+            told = replace(result, status="unchanged", warnings=[])
+            self._log(replace(this, token=replace(this.token, run_id=self.run_id)), told, {}, None, found.told)
         point("recover.after", job.node.name)
         return result
 
@@ -172,7 +177,7 @@ class Runner:
         name = job.node.name
         point("running.before", name)
         if not self.store.put(ledger.control_rows(this, "RUNNING", _now())):
-            raise Fenced(taken(name, this.token.batch, None), hint="another run has finished it by now")
+            raise Fenced(taken(name, this.token.batch, fence.holder(self.store.control(name))))
         try:
             point("running.after", name)
             yield
@@ -199,10 +204,10 @@ class Runner:
 
     def follow(self, job: Job, engine: Engine, entry: Entry, rows: Relation) -> NodeResult:
         """Apply one node of a plan, exactly; an error when anything it was made from has moved."""
-        began, this = time.monotonic(), self._next(job)
-        token = this.token
-        state = engine.describe(job.target, token.app_id)
-        entry.check(job, token.batch, state, engine.describe)
+        began, records = time.monotonic(), self.store.control(job.node.name)
+        state = engine.describe(job.target, self.token(job).app_id)
+        this = self.after(job, records, state)
+        entry.check(job, this.token.batch, state, engine.describe)
         changes = replace(entry.ready.changes, additions=rows)
         ready = replace(entry.ready, changes=changes, coverage=entry.coverage(job, engine.describe))
         with self.announced(job, this, began):
@@ -213,17 +218,20 @@ class Runner:
         return self.remembering(job, self._next(job))
 
     def _next(self, job: Job) -> Batch:
-        return self.after(job, self.store.control(job.node.name))
+        return self.after(job, self.store.control(job.node.name), None)
 
-    def after(self, job: Job, records: Sequence[ControlRow]) -> Batch:
-        """The batch that follows on these records."""
-        return ledger.next_batch(records, self.token(job), job.target.label, [i.label for i in job.inputs], _now())
+    def after(self, job: Job, records: Sequence[ControlRow], state: TableState | None) -> Batch:
+        """The batch that follows on these records, to be committed to this table."""
+        last = max(fence.known(records), state.commit.number if state and state.commit else 0)
+        token = replace(self.token(job), number=last + 1)
+        return ledger.next_batch(records, token, job.target.label, [i.label for i in job.inputs], _now())
 
     def reject(self, job: Job, holds: Sequence[ChangeRow], describe: Describe) -> NodeResult:
         """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
         began = time.monotonic()
         point("reject.before", job.node.name)
-        this = self.after(job, self.settle(job, describe, began)[0])
+        records, state, _ = self.settle(job, describe, began)
+        this = self.after(job, records, state)
         batch = this.token.batch
         reason = f"rejected by a person; held by run {holds[0].run_id}"
         self.store.log_changes(
@@ -301,7 +309,7 @@ class Runner:
             raise
         except StrandlineError:
             landed = engine.describe(job.target, this.token.app_id)
-            if landed and landed.commit and landed.commit.batch >= this.token.batch:
+            if landed and landed.commit and landed.commit.number >= this.token.txn:
                 raise Fenced(taken(job.node.name, this.token.batch, landed.commit.run_id)) from None
             raise
 
@@ -354,7 +362,8 @@ class Runner:
             seconds=round(time.monotonic() - began, 3),
             warnings=list(end.warnings),
         )
-        ended_by = {fence.RUN: this.token.run_id, fence.COMMITTED: end.version is not None}
+        made = end.version is not None
+        ended_by = {fence.RUN: this.token.run_id, fence.KNOWN: this.token.txn - (not made), fence.MADE: made}
         end = replace(end, coverage={**end.coverage, **ended_by})
         done = ledger.control_rows(
             this,
@@ -398,7 +407,7 @@ class Runner:
                 node=token.node,
                 batch=token.batch,
                 target_table=this.target,
-                status=result.status,
+                status="recovered" if recovery and not coverage else result.status,  # a remark, not an ending
                 started_at=this.started_at,
                 completed_at=_now(),
                 seconds=result.seconds,
@@ -517,7 +526,7 @@ def _redone(this: Batch, run_id: str) -> str | None:
     """What is told of a batch that an earlier runner had announced and never ended."""
     died = any(r.batch_status == "RUNNING" and r.batch_id == this.batch_id for r in this.previous.values())
     mine = this.token.run_id == run_id
-    return f"did batch {this.token.batch} again, whose runner had died before it landed" if died and mine else None
+    return f"did batch {this.token.batch} again: whoever had begun it died, or came second" if died and mine else None
 
 
 def _now() -> datetime:

@@ -53,7 +53,7 @@ def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeR
     began = time.monotonic()
     point("undo.before", job.node.name)
     records, state, _ = runner.settle(job, engine.describe, began)
-    this = runner.after(job, records)
+    this = runner.after(job, records, state)
     ready = _ready(job, engine, state, taking)
     if at := this.memory().get("at"):  # the instants that a table was given only ever go forward
         ready = replace(ready, coverage={**ready.coverage, "at": at})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.control.ledger import ControlRow, RunRow, finished, number
 from strandline.types import Commit
 
 RUN = "run"  # in a batch's coverage: the run that brought it to its end
-COMMITTED = "committed"  # and whether it has committed anything
+KNOWN = "commit"  # the number of the newest commit to the table that it knew of, or made
+MADE = "committed"  # and whether it made it
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,13 @@ class Found:
     metrics: Mapping[str, Any]
     told: str
     rows_read: int | None = None
+    logged: bool = False  # the history has it
 
 
 def found(rows: Sequence[ControlRow], commit: Commit | None, ended: RunRow | None) -> Found | None:
     """What the table or the history knows and the records do not: a runner died in between."""
-    if commit is not None and _unrecorded(rows, commit):
-        coverage = {**commit.record.get("coverage", {}), "target": commit.version}
+    if commit is not None and commit.number > known(rows) and not (ended and ended.run_id == commit.run_id):
+        coverage = {**commit.record.get("coverage", {}), "target": commit.version, KNOWN: commit.number}
         told = f"finished the record of batch {commit.batch}, which had landed before its runner died"
         counts = commit.record.get("counts")
         metrics = commit.record.get("metrics", {})
@@ -40,35 +42,51 @@ def found(rows: Sequence[ControlRow], commit: Commit | None, ended: RunRow | Non
         told = f"finished the record of batch {ended.batch}, which was in the history only"
         counts = {n: getattr(ended, n) for n in ("inserted", "updated", "deleted", "reopened", "held")}
         coverage = json.loads(ended.coverage or "{}")
-        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, told, ended.rows_read)
+        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, told, ended.rows_read, logged=True)
     return None
 
 
-def _unrecorded(rows: Sequence[ControlRow], commit: Commit) -> bool:
-    """A commit above the newest number; or under it, while the record is that of a batch that committed nothing."""
-    newest = finished(rows)
-    if commit.batch != newest:
-        return commit.batch > newest
-    holder = _holder(rows, newest)
-    return holder is not None and commit.run_id not in ("", holder)
+def known(rows: Sequence[ControlRow]) -> int:
+    """The number of the newest commit that the records know; once, it was the batch's own."""
+    return int(_coverage(rows).get(KNOWN, finished(rows)))
 
 
-def _holder(rows: Sequence[ControlRow], newest: int) -> str | None:
-    for row in rows:
-        if number(row) - (row.batch_status != "SUCCESS") == newest and row.coverage:
-            run: str | None = json.loads(row.coverage).get(RUN)
-            return run
-    return None
+def holder(rows: Sequence[ControlRow]) -> str | None:
+    """The run that brought the newest finished batch to its end."""
+    run: str | None = _coverage(rows).get(RUN)
+    return run
 
 
-def goes_forward(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> bool:
-    """May these rows of a node replace what is there? Records only go forward; a commit outdoes a quiet ending."""
+def _coverage(rows: Sequence[ControlRow]) -> dict[str, Any]:
+    """What the newest of a node's rows covered."""
+    newest = max(rows, key=lambda r: (number(r), r.updated_at), default=None)
+    found: dict[str, Any] = json.loads(newest.coverage or "{}") if newest else {}
+    return found
+
+
+def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[ControlRow]:
+    """What a node's rows become; none when the records have gone further than the batch that is announced or failed.
+
+    A record only goes forward. It says what the newest commit covered, or a quiet ending that knew of that commit.
+    """
     newest, batch = finished(there), max(map(number, rows))
-    if batch > newest:
-        return True
-    coverage = json.loads(rows[0].coverage or "{}")
-    done = rows[0].batch_status == "SUCCESS" and bool(coverage.get(COMMITTED))
-    return done and batch == newest and _holder(there, newest) not in (None, coverage.get(RUN))
+    if rows[0].batch_status != "SUCCESS" or not there:
+        return rows if batch > newest else ()
+    mine = _coverage(rows)
+    later = int(mine[KNOWN]) > known(there) if mine.get(MADE) else int(mine[KNOWN]) == known(there) and batch > newest
+    if later:
+        return rows if batch >= newest else [_renumbered(r, newest) for r in rows]
+    old = max(there, key=lambda r: (number(r), r.updated_at))
+    return [_still_covering(r, old) for r in rows] if batch > newest else ()
+
+
+def _still_covering(row: ControlRow, old: ControlRow) -> ControlRow:
+    mark, type_ = old.watermark_value, old.watermark_type
+    return replace(row, coverage=old.coverage, watermark_value=mark, watermark_type=type_)
+
+
+def _renumbered(row: ControlRow, batch: int) -> ControlRow:
+    return replace(row, batch_id=f"{row.node}/{batch}")
 
 
 def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:

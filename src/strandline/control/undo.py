@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.control.fence import COMMITTED, RUN, counting
+from strandline.control.fence import KNOWN, MADE, RUN, counting
 from strandline.control.ledger import RunRow
 from strandline.errors import UsageError, did_you_mean
 
@@ -35,7 +35,7 @@ class Taking:
         """What the records say afterwards: as before the batch, and that it was taken back."""
         kept = _coverage(self.before) if self.before else {}
         feed = kept.get(FEED, self.before.batch) if self.before else None
-        rest = {k: v for k, v in kept.items() if k not in (RUN, COMMITTED)}
+        rest = {k: v for k, v in kept.items() if k not in (RUN, KNOWN, MADE)}
         return {**rest, UNDOES: self.batch.run_id, FEED: feed}
 
 

@@ -42,16 +42,17 @@ class DeltaStore:
 
     def put(self, rows: Sequence[ControlRow]) -> bool:
         """The whole table is read and written again, in a commit that lands only on what was read."""
-        mine = {(r.target_table, r.source_table, r.node): r for r in rows}
 
         def write() -> bool:
             table = _opened(self.folder / "etl_control")
             there = [ControlRow(**r) for r in delta_rows(table).to_pylist()] if table else []
-            if not fence.goes_forward([r for r in there if r.node == rows[0].node], rows):
+            new = fence.merged([r for r in there if r.node == rows[0].node], rows)
+            if not new:
                 return False
+            mine = {(r.target_table, r.source_table, r.node) for r in new}
             kept = [r for r in there if (r.target_table, r.source_table, r.node) not in mine]
             point("control.write", rows[0].node)
-            self._write("etl_control", table, _arrow(ControlRow, [*kept, *rows]), "overwrite")
+            self._write("etl_control", table, _arrow(ControlRow, [*kept, *new]), "overwrite")
             return True
 
         return self._retried(write)

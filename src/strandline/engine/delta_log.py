@@ -97,21 +97,22 @@ def creating(table: Table, *, new: bool) -> Iterator[None]:
 
 def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
     """The newest commit that carries this app id, with the record that it brought along."""
-    batch = delta.transaction_version(app_id)
-    if batch is None:
+    number = delta.transaction_version(app_id)
+    if number is None:
         return None
     for limit in (1, 20, 500, None):
         for entry in delta.history(limit):
             record = record_of(entry)
-            if record and record.get("app_id") == app_id and record.get("batch") == batch:
+            if record and record.get("app_id") == app_id and record.get("number", record.get("batch")) == number:
                 record["metrics"] = entry.get("operationMetrics") or {}
-                return Commit(int(entry["version"]), batch, str(record.get("run_id", "")), record)
-    return Commit(delta.version(), batch, "", {})
+                batch, run_id = int(record["batch"]), str(record.get("run_id", ""))
+                return Commit(int(entry["version"]), batch, run_id, record, number)
+    return Commit(delta.version(), number, "", {}, number)
 
 
 def commit_text(token: Token, record: dict[str, Any]) -> str:
     """What a commit carries: the token and the batch's record, as one line of JSON."""
-    carried = {"app_id": token.app_id, "batch": token.batch, "run_id": token.run_id, **record}
+    carried = {"app_id": token.app_id, "batch": token.batch, "number": token.txn, "run_id": token.run_id, **record}
     return json.dumps({"strandline": carried}, separators=(",", ":"), default=str)
 
 

@@ -16,33 +16,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-RULES = ("token", "read_back", "one_ending", "monotone", "recover", "heal", "data_beats_quiet")
+RULES = ("token", "read_back", "one_ending", "monotone", "recover", "heal", "data_beats_quiet", "number_of_the_table")
 NODES = 2
 
 
 class Commit(NamedTuple):
-    """A data commit: its number, who made it, how far it has read, and its rows."""
+    """A data commit: its number in this table, who made it, its batch, how far it has read, and its rows."""
 
-    batch: int
+    number: int
     run: int
+    batch: int
     mark: int
     rows: tuple[int, ...]
 
 
 class Ending(NamedTuple):
-    """A row of `etl_runs` that counts."""
+    """A row of `etl_runs` that counts, and the number of the newest commit that its runner knew of or made."""
 
     batch: int
     run: int
     mark: int
     data: bool
+    known: int
 
 
 class Control(NamedTuple):
-    """The row of `etl_control`: the newest finished batch, who ended it, how far it has read; and a batch at work."""
+    """The row of `etl_control`: the newest finished batch, the newest commit known, how far it has read; who works."""
 
     finished: int = 0
-    run: int = 0
+    known: int = 0
     mark: int = 0
     running: int = 0
 
@@ -55,9 +57,10 @@ class Runner(NamedTuple):
     at: str = "look"
     seen: Control = Control()
     batch: int = 0
+    number: int = 0
     mark: int = 0
     rows: tuple[int, ...] = ()
-    found: Commit | None = None
+    found: Ending | None = None
 
 
 class World(NamedTuple):
@@ -71,6 +74,7 @@ class World(NamedTuple):
     runners: tuple[Runner, ...]
     next_run: int
     crashes: int
+    again: int
     grows: int
     fenced: frozenset[tuple[int, int]] = frozenset()  # run, node
 
@@ -96,18 +100,15 @@ class Protocol:
         """What does the table hold that the records do not know, and what does the history know that they do not?"""
         seen = r.seen
         commit = w.tables[r.node][-1] if w.tables[r.node] else None
-        if commit and "recover" in self.rules and self._unrecorded(commit, seen):
-            return _goes(w, i, r._replace(at="log", batch=commit.batch, mark=commit.mark, found=commit))
+        if commit and "recover" in self.rules and commit.number > seen.known:
+            found = Ending(commit.batch, commit.run, commit.mark, True, commit.number)
+            return _goes(w, i, r._replace(at="log", found=found))
         ended = max((e for e in w.log[r.node]), key=lambda e: (e.batch, e.data), default=None)
         if ended and "heal" in self.rules and ended.batch > seen.finished:
-            again = Commit(ended.batch, ended.run, ended.mark, (1,) if ended.data else ())
-            return _goes(w, i, r._replace(at="put", batch=ended.batch, mark=ended.mark, found=again))
-        return _goes(w, i, r._replace(at="announce", batch=seen.finished + 1))
-
-    def _unrecorded(self, commit: Commit, seen: Control) -> bool:
-        if commit.batch == seen.finished and "data_beats_quiet" in self.rules:
-            return commit.run != seen.run
-        return commit.batch > seen.finished
+            return _goes(w, i, r._replace(at="put", found=ended))
+        batch = seen.finished + 1
+        number = (commit.number if commit else 0) + 1 if "number_of_the_table" in self.rules else batch
+        return _goes(w, i, r._replace(at="announce", batch=batch, number=number))
 
     def _announce(self, w: World, i: int, r: Runner) -> World:
         now = w.control[r.node]
@@ -130,38 +131,46 @@ class Protocol:
 
     def _commit(self, w: World, i: int, r: Runner) -> World:
         table = w.tables[r.node]
-        if "token" in self.rules and table and table[-1].batch >= r.batch:
+        if "token" in self.rules and table and table[-1].number >= r.number:
             return _goes(w, i, r._replace(at="read_back")) if self.skips else _fenced(w, i, r)
-        w = _with(w, "tables", r.node, (*table, Commit(r.batch, r.run, r.mark, r.rows)))
+        w = _with(w, "tables", r.node, (*table, Commit(r.number, r.run, r.batch, r.mark, r.rows)))
         return _goes(w, i, r._replace(at="read_back"))
 
     def _read_back(self, w: World, i: int, r: Runner) -> World:
-        mine = [c for c in w.tables[r.node] if c.batch == r.batch and c.run == r.run]
+        mine = [c for c in w.tables[r.node] if (c.number, c.run) == (r.number, r.run)]
         if "read_back" in self.rules and not mine:
             return _fenced(w, i, r)
         return _goes(w, i, r._replace(at="log"))
 
+    def _ending(self, r: Runner) -> Ending:
+        """What a runner has to record: what it found, or its own batch."""
+        data = bool(r.rows)
+        return r.found or Ending(r.batch, r.run, r.mark, data, r.number if data else r.seen.known)
+
     def _log(self, w: World, i: int, r: Runner) -> World:
-        """Of one number one ending counts; a data commit outdoes a quiet ending."""
-        run, data = (r.found.run, True) if r.found else (r.run, bool(r.rows))
-        same = [e for e in w.log[r.node] if e.batch == r.batch]
-        if any(e.run == run for e in same):
+        """Of one number one ending counts; what has committed is there, whatever was told of its number."""
+        mine = self._ending(r)
+        there = w.log[r.node]
+        if any((e.batch, e.run) == (mine.batch, mine.run) for e in there):
             return _goes(w, i, r._replace(at="put"))
-        higher = any(e.batch > r.batch for e in w.log[r.node])
-        if "one_ending" in self.rules and (same or higher) and not (data and "data_beats_quiet" in self.rules):
+        taken = any(e.batch >= mine.batch for e in there)
+        if "one_ending" in self.rules and taken and not (mine.data and "data_beats_quiet" in self.rules):
             return _fenced(w, i, r)
-        rows = (*w.log[r.node], Ending(r.batch, run, r.mark, data))
-        return _goes(_with(w, "log", r.node, rows), i, r._replace(at="put"))
+        return _goes(_with(w, "log", r.node, (*there, mine)), i, r._replace(at="put"))
 
     def _put(self, w: World, i: int, r: Runner) -> World:
-        now, run = w.control[r.node], r.found.run if r.found else r.run
-        data = bool(r.found.rows if r.found else r.rows)
-        newer = now.finished < r.batch
-        if "data_beats_quiet" in self.rules:
-            newer = newer or (now.finished == r.batch and data and now.run != run)
-        if newer or "monotone" not in self.rules:
-            running = 0 if now.running <= r.batch else now.running
-            w = _with(w, "control", r.node, Control(r.batch, run, r.mark, running))
+        """The record goes forward, and says what the newest commit covered, or a quiet ending that knew of it."""
+        now, mine = w.control[r.node], self._ending(r)
+        if "monotone" in self.rules:
+            later = mine.known > now.known if mine.data else (mine.known == now.known and mine.batch > now.finished)
+            if "data_beats_quiet" not in self.rules:
+                later = mine.batch > now.finished
+        else:
+            later = True
+        mark, known = (mine.mark, mine.known) if later else (now.mark, now.known)
+        finished = max(now.finished, mine.batch) if "monotone" in self.rules else mine.batch
+        running = 0 if now.running <= finished else now.running
+        w = _with(w, "control", r.node, Control(finished, known, mark, running))
         return _goes(w, i, r._replace(at="sweep"))
 
     def _sweep(self, w: World, i: int, r: Runner) -> World:
@@ -193,12 +202,16 @@ def _fenced(w: World, i: int, r: Runner) -> World:
     return _goes(w, i, r._replace(at="done"))
 
 
-def start(crashes: int, grows: int = 1) -> World:
-    """Two runners before an empty lake and a source of one row."""
-    nothing: tuple[Commit, ...] = ()
-    ended: tuple[Ending, ...] = ()
-    runners = (Runner(1), Runner(2))
-    return World(1, (nothing,) * 2, (Control(),) * 2, (ended,) * 2, frozenset(), runners, 3, crashes, grows)
+def start(crashes: int = 0, again: int = 0) -> World:
+    """Two runners before an empty lake and a source of one row; `again` more runs may follow when one has ended.
+
+    With those, a first run has already been: what matters there is who comes second, not who comes first.
+    """
+    runners = (Runner(2), Runner(3))
+    if not again:
+        return World(1, ((), ()), (Control(),) * 2, ((), ()), frozenset(), runners, 4, crashes, again, 1)
+    made, told = (Commit(1, 1, 1, 1, (1,)),), (Ending(1, 1, 1, True, 1),)
+    return World(1, (made, made), (Control(1, 1, 1),) * 2, (told, told), frozenset(), runners, 4, crashes, again, 1)
 
 
 def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
@@ -210,9 +223,10 @@ def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
             if w.crashes:
                 dead = _goes(w, i, r._replace(at="dead"))
                 yield f"run {r.run} dies before {r.at} of node {r.node}", dead._replace(crashes=w.crashes - 1)
-        elif r.at == "dead":
-            again = _goes(w, i, Runner(w.next_run))
-            yield f"run {w.next_run} starts in place of run {r.run}", again._replace(next_run=w.next_run + 1)
+        elif r.at == "dead" or w.again:
+            new = _goes(w, i, Runner(w.next_run))._replace(next_run=w.next_run + 1)
+            left = w.again if r.at == "dead" else w.again - 1
+            yield f"run {w.next_run} starts after run {r.run}", new._replace(again=left)
     if w.grows:
         yield "the source grows", w._replace(source=w.source + 1, grows=w.grows - 1)
 
@@ -235,7 +249,7 @@ def wrong(w: World) -> str | None:
 def stepped_back(before: World, after: World) -> str | None:
     """A record only ever goes forward."""
     for node, (old, new) in enumerate(zip(before.control, after.control, strict=True)):
-        if new.finished < old.finished or new.mark < old.mark:
+        if new.finished < old.finished or new.mark < old.mark or new.known < old.known:
             return f"node {node}: the record went from {old} back to {new}"
     return None
 
@@ -243,7 +257,7 @@ def stepped_back(before: World, after: World) -> str | None:
 def wrong_in_the_end(protocol: Protocol, w: World) -> str | None:
     """After everybody has stopped, and two undisturbed runs: nothing lost, and the records agree with the tables."""
     for _ in range(3):  # the first may only finish records, of one node and then of the next
-        w = w._replace(runners=(Runner(w.next_run),), next_run=w.next_run + 1, crashes=0)
+        w = w._replace(runners=(Runner(w.next_run),), next_run=w.next_run + 1, crashes=0, again=0)
         while (after := protocol.step(w, 0)) is not None:
             w = after
     everything = tuple(range(1, w.source + 1))
@@ -270,9 +284,9 @@ class Verdict:
     way: tuple[str, ...] = ()
 
 
-def check(protocol: Protocol, crashes: int = 1) -> Verdict:
+def check(protocol: Protocol, crashes: int = 0, again: int = 0) -> Verdict:
     """Visit every state that can be reached, the nearest first."""
-    first = start(crashes)
+    first = start(crashes, again)
     came: dict[World, tuple[World, str] | None] = {first: None}
     waiting = deque([first])
     while waiting:

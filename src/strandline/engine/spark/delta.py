@@ -46,7 +46,7 @@ def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token
 
 
 def _token(session: SparkSession, token: Token, text: str) -> AbstractContextManager[None]:
-    settings = {_TXN + "txnAppId": token.app_id, _TXN + "txnVersion": str(token.batch), _METADATA: text}
+    settings = {_TXN + "txnAppId": token.app_id, _TXN + "txnVersion": str(token.txn), _METADATA: text}
     return _settings(session, settings)
 
 
