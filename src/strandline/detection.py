@@ -354,6 +354,11 @@ def notes(engine: Engine, notebook: Notebook, node: str) -> Relation:
     names = ("key_hash", "verb", "streak", "run_id")
     newest = over(exp.RowNumber(), ["key_hash"], [ordered(col("batch"), desc=True)])
     mine = all_of([eq(col("node", "c"), lit(node)), one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
+    if "takes_back" in runs.schema:  # a run that was undone has noted nothing
+        back = select(lit(1)).from_(table(runs.name, "u"))
+        which = (eq(col("takes_back", "u"), col("run_id", "c")), eq(col("node", "u"), col("node", "c")))
+        back = back.where(all_of([*which, one_of(col("status", "u"), RECORDED)]))
+        mine = all_of([mine, exp.Not(this=exp.Exists(this=back))])
     fine = select(*(named(col(n, "c"), n) for n in (*names, "batch"))).from_(table(changes.name, "c")).where(mine)
     ranked = select(*map(col, names), named(newest, "_n")).from_(fine.subquery("f"))
     last = select(col("key_hash"), named(col("verb"), "state"), col("streak"), col("run_id")).from_(

@@ -16,6 +16,7 @@ StrandlineError
 │   ├── RevertRefused     a failed load could not be taken back everywhere
 │   └── CommitConflict    somebody else committed meanwhile (worth a retry)
 ├── StalePlan             a plan was made from what is no longer so      exit code 2
+├── UndoRefused           something is in the way of an undo             exit code 2
 ├── Fenced                another runner holds the batch                exit code 4
 └── EngineError           Spark, Java or a driver is missing            exit code 1
 
@@ -110,11 +111,35 @@ class StalePlan(StrandlineError):
         super().__init__(f"stale plan: {reason}", hint="make a new one: strandline plan --out FILE")
 
 
+class UndoRefused(StrandlineError):
+    """Something is in the way of an undo; nothing was written."""
+
+    code = "undo_refused"
+    exit_code = 2
+
+    def __init__(self, run_id: str, obstacles: Sequence[str]) -> None:
+        self.obstacles = list(obstacles)
+        shown = "; ".join(self.obstacles)
+        super().__init__(
+            f"run {run_id} cannot be undone: {shown}",
+            hint="undo the later runs first, the newest first; what others have written or removed is theirs",
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "obstacles": self.obstacles}
+
+
 class Fenced(StrandlineError):
     """Another runner holds this batch; this one has written nothing."""
 
     code = "fenced"
     exit_code = 4
+
+
+def taken(node: str, batch: int, run_id: str | None) -> str:
+    """What a runner is told that came second."""
+    who = f"run {run_id}" if run_id else "another runner"
+    return f"{node}: {who} holds batch {batch}; nothing was written here"
 
 
 class NodeError(StrandlineError):
@@ -228,6 +253,14 @@ class CommitConflict(NodeError):
 
     code = "conflict"
     retryable = True
+
+
+def internal(error: Exception) -> NodeError:
+    """A fault of strandline itself, told in one line; its trace goes along for `--debug`."""
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    wrapped = NodeError(f"internal error: {type(error).__name__}: {first}", hint="--debug shows where")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

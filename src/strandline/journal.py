@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,14 @@ from strandline.config.resolve import redact
 log = logging.getLogger("strandline")
 log.addHandler(logging.NullHandler())  # what nobody listens to is not printed
 _KEPT = 100
+_timed = threading.local()  # a node is worked on by one thread
+
+
+def timings() -> dict[str, float]:
+    """The seconds that each step of this thread's node has taken, and from here on none."""
+    found: dict[str, float] = getattr(_timed, "steps", {})
+    _timed.steps = {}
+    return found
 
 
 @contextmanager
@@ -24,7 +33,11 @@ def step(node: str, name: str) -> Iterator[None]:
         yield
         outcome = "done"
     finally:
-        log.info("%-28s %-10s %s in %.3f s", node, name, outcome, time.monotonic() - began)
+        took = time.monotonic() - began
+        if not hasattr(_timed, "steps"):
+            _timed.steps = {}
+        _timed.steps[name] = round(_timed.steps.get(name, 0.0) + took, 4)
+        log.info("%-28s %-10s %s in %.3f s", node, name, outcome, took)
 
 
 class _Redacting(logging.Formatter):

@@ -137,7 +137,7 @@ class ETLControlManager:
         (new,) = ledger.control_rows(
             batch, status, now, rows_read=rows_read, rows_written=rows_written, versions=versions, error=error
         )
-        self._store.put([new])
+        self._store.put_by_hand([new])
         return new
 
 

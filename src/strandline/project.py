@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,11 +19,13 @@ from strandline.control.holds import open_holds
 from strandline.control.ledger import ChangeRow
 from strandline.engine import connect
 from strandline.engine.base import Platform
-from strandline.errors import NodeError, StrandlineError, UsageError, did_you_mean
+from strandline.errors import StrandlineError, UsageError, did_you_mean, internal
+from strandline.faults import point
 from strandline.job import Job, Past, Planned
 from strandline.journal import log, run_log
 from strandline.plan.graph import Graph, build
-from strandline.result import NodeResult, PlanResult, RunResult
+from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
+from strandline.retry import Checkpoint, Retry, newest
 from strandline.run import Runner
 from strandline.schedule import STOPS, walk
 from strandline.types import Clock
@@ -61,7 +64,7 @@ class StrandlineProject:
         project = self.config
         return DeltaStore(Path(control_location(project.config.connections, project.config.control, project.root)))
 
-    def run(
+    def run(  # noqa: PLR0913 – options by name, each with its default
         self,
         select: str | Iterable[str] | None = None,
         *,
@@ -71,31 +74,67 @@ class StrandlineProject:
         check: bool = False,
         debug: bool = False,
         approved: str | None = None,
+        clock: Clock | None = None,
+        retry: Retry | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
-        `approved` names a run whose held deletes are applied, as far as their keys are still missing.
+        `approved` names a run whose held deletes are applied, as far as their keys are still missing. `clock` is the
+        one instant of the run; `retry` says how faults that pass by themselves are met, instead of the project.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
         watch = observer or Observer()
         chosen = self.graph.select(_patterns(select))
-        clock = Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
+        at = clock or Clock(datetime.now(UTC))
+        runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
+        tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
+        checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, approved)
         errors: list[StrandlineError] = []
+
+        def batch(job: Job) -> NodeResult:
+            with platform_.workspace(job.node.name) as engine:
+                return runner.run(job, engine)
 
         def work(name: str) -> NodeResult:
             watch.started(name)
-            job = Job(self.config, self._node(name), clock, past=Past(approved=approved))
-            with self._boundary(name, errors) as result, platform_.workspace(name) as engine:
-                result.append(runner.run(job, engine))
+            job = Job(self.config, self._node(name), at, past=Past(approved=approved))
+            with self._boundary(name, errors) as result:
+                result.append(tried(name, lambda: batch(job)))
             return result[0]
+
+        def done(result: NodeResult) -> None:
+            checkpoint.done(result)
+            watch.finished(result)
 
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
         with logged, self._platform(platform) as platform_:
+            point("run.start")
+            checkpoint.begin()
             watch.engine_ready()
-            results = walk(self.graph, chosen, threads, work, watch.finished)
+            results = walk(self.graph, chosen, threads, work, done)
+            point("run.end")
         return self._result(runner, results, errors, check=check)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.store.folder / "_checkpoints"
+
+    def unfinished(self) -> tuple[list[str], Checkpoint | None]:
+        """What the newest run left undone: what failed or was never reached, and what waits for it."""
+        last = newest(self._checkpoints)
+        if last is not None:
+            return [n for n in self.graph.order if n in last.left], last
+        runs = self.store.runs()
+        failed = {r.node for r in runs if r.run_id == runs[0].run_id and r.status == "failed"}
+        begun = {r.node for r in self.store.all_control() if r.batch_status == "RUNNING"}
+        known = [n for n in self.graph.order if n in failed | begun]
+        return list(self.graph.select([f"{n}+" for n in known])) if known else [], None
+
+    def retry(self, **how: Any) -> RunResult | None:
+        """Run what the newest run left undone, and nothing else; None when it left nothing."""
+        left, last = self.unfinished()
+        return self.run(left, approved=last.approved if last else None, **how) if left else None
 
     def plan(
         self,
@@ -185,11 +224,48 @@ class StrandlineProject:
 
     def reject(self, run_id: str) -> RunResult:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
+        from strandline.engine.delta_log import describe
+
         holds = self._holds(run_id)
         clock = Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
-        results = [runner.reject(Job(self.config, self._node(n), clock), rows) for n, rows in holds.items()]
+        results = [runner.reject(Job(self.config, self._node(n), clock), rows, describe) for n, rows in holds.items()]
         return RunResult(runner.run_id, "success", results)
+
+    def undo(self, run_id: str, *, dry_run: bool = False, platform: Platform | None = None) -> UndoResult:
+        """Take a run back: its tables, watermarks, snapshot records and holds as they were, as a run of its own.
+
+        Raises `UndoRefused`, and writes nothing, when something is in the way.
+        """
+        from strandline.undo import foreseen, planned, undo_node
+
+        clock = Clock(datetime.now(UTC))
+        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
+        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
+        errors: list[StrandlineError] = []
+        results: list[NodeResult] = []
+        logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
+        with logged, self._platform(platform) as platform_:
+            if not dry_run:
+                self._settle(runner, jobs)
+            changes = self.store.changes()
+            noted = {(c.run_id, c.node) for c in changes}
+            for job, taking in planned(jobs, run_id, self.store.runs(), noted):
+                with self._boundary(job.node.name, errors) as found, platform_.workspace(job.node.name) as engine:
+                    found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
+                results += found
+                if errors:
+                    break
+        status = self._result(runner, results, errors, check=False).status
+        return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run)
+
+    @staticmethod
+    def _settle(runner: Runner, jobs: Iterable[Job]) -> None:
+        """Finish the records of batches that landed while their runners died."""
+        from strandline.engine.delta_log import describe
+
+        for job in jobs:
+            runner.settle(job, describe, time.monotonic())
 
     def holds(self) -> dict[str, list[ChangeRow]]:
         """The held deletes that nobody has decided on yet, by node."""
@@ -235,7 +311,7 @@ class StrandlineProject:
             yield results
         except Exception as e:  # noqa: BLE001 – see above; its trace goes to the log
             log.error("%s failed", name, exc_info=e)
-            errors.append(e if isinstance(e, StrandlineError) else _internal(e))
+            errors.append(e if isinstance(e, StrandlineError) else internal(e))
             results.append(self._failed(name, errors[-1]))
 
     def _failed(self, name: str, error: StrandlineError) -> NodeResult:
@@ -262,14 +338,6 @@ class StrandlineProject:
 def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProject:
     """Load a project from a folder or a file."""
     return StrandlineProject(load_project(path), engine=engine)
-
-
-def _internal(error: Exception) -> StrandlineError:
-    """A fault of strandline itself, told in one line; its trace goes along for `--debug`."""
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    wrapped = NodeError(f"internal error: {type(error).__name__}: {first}", hint="--debug shows where")
-    wrapped.__cause__ = error
-    return wrapped
 
 
 def _patterns(select: str | Iterable[str] | None) -> list[str]:

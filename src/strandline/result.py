@@ -55,6 +55,17 @@ class RunResult:
 
 
 @dataclass(frozen=True)
+class UndoResult(RunResult):
+    """A run that took another one back, the last node first; of a dry run nothing was written."""
+
+    undone: str = ""
+    dry_run: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**super().as_dict(), "undone": self.undone, "dry_run": self.dry_run}
+
+
+@dataclass(frozen=True)
 class PlanResult:
     """What a run would do, and how many rows it would touch."""
 

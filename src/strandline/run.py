@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from strandline import batch as batches
@@ -19,22 +21,27 @@ from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
-from strandline.control import ledger
+from strandline.control import fence, ledger
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
+from strandline.control.undo import FEED, UNDOES
 from strandline.engine import delta_feed
 from strandline.engine.base import Engine
-from strandline.errors import DuplicateKeys, Fenced, StalePlan, StrandlineError
+from strandline.errors import CommitConflict, DuplicateKeys, Fenced, StalePlan, StrandlineError, internal, taken
+from strandline.faults import point
 from strandline.job import Feed, Job, Planned
-from strandline.journal import log, step
+from strandline.journal import log, step, timings
 from strandline.plan.reading import is_lake
 from strandline.plan.worth import feed_worth
 from strandline.result import NodeResult, PlannedNode
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
+from strandline.switches import enabled
 from strandline.types import Column, Commit, Table, TableState, Token
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
 """Ways of finding deletes that do not look at every row of the table: what was noted of the others stays noted."""
+
+Describe = Callable[..., TableState | None]  # `Engine.describe`, of an engine or of the table format alone
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,8 @@ class Ending:
     versions: Mapping[str, int] = field(default_factory=dict)
     coverage: Mapping[str, Any] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    recovery: str | None = None
+    made: bool = False  # did it commit anything, be it events alone?
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Ready:
     warnings: Sequence[str] = ()
     duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
     events: Landing | None = None  # what a history in business time commits first
+    recovery: str | None = None  # its events landed before: what is told of the runner that died
 
 
 @dataclass(frozen=True)
@@ -130,29 +140,91 @@ class Runner:
 
     def run(self, job: Job, engine: Engine) -> NodeResult:
         """One batch of one node; raises what went wrong, after it is recorded."""
+        timings()
         began = time.monotonic()
-        token = Token(job.project.config.project, job.node.name, 0, self.run_id)
-        records = self.store.control(job.node.name)
-        state = engine.describe(job.target, token.app_id)
-        landed = self._landed(job, engine, state)
-        if landed and ledger.unrecorded(records, landed.commit):
-            recovered = self._recover(job, engine, records, landed, began)
-            if job.node.write.mode == "append":  # its rows are there: reading the source again would double them
-                return recovered
-            records, state = self.store.control(job.node.name), engine.describe(job.target, token.app_id)
-        this = _next_batch(job, records, token)
+        point("node.start", job.node.name)
+        records, state, recovered = self.settle(job, engine.describe, began, engine)
+        if recovered and recovered.version is not None and job.node.write.mode == "append":
+            return recovered  # its rows are there: reading the source again would double them
+        this = self.after(job, records, self.landed(job, engine.describe, state))
         job = self.remembering(job, this)
         if self._nothing_new(job, engine, this, state):
             held = Counts(held=int(this.coverage().get("held", 0)))
             return self._record(this, began, Ending(held, 0, None, coverage=this.coverage()))
-        self.store.put(ledger.control_rows(this, "RUNNING", _now()))
-        try:
+        with self.announced(job, this, began):
+            state = self._mended(job, engine, this, state)
             return self._batch(job, engine, this, state, began)
+
+    def token(self, job: Job) -> Token:
+        """The token of this run for a node, still without a number."""
+        return Token(job.project.config.project, job.node.name, 0, self.run_id)
+
+    def settle(
+        self, job: Job, describe: Describe, began: float, engine: Engine | None = None
+    ) -> tuple[list[ControlRow], TableState | None, NodeResult | None]:
+        """The records and the table of a node, after the records of batches whose runners died are finished.
+
+        Records are read before the table, never after it: a number may be older than the table that it is meant for,
+        and is then taken; a younger one would let a batch land on a table that it has not seen.
+        """
+        recovered = None
+        while True:
+            records = self.store.control(job.node.name)
+            state = describe(job.target, self.token(job).app_id)
+            ended = self.store.ended(self.token(job).app_id, job.node.name, ledger.finished(records))
+            landed = self.landed(job, describe, state)
+            found = fence.found(records, landed.commit if landed else None, ended)
+            if found is None:
+                return records, state, recovered
+            if landed and not landed.folded and not found.logged:
+                recovered = self._roll_forward(job, engine, records, landed, began)
+            else:
+                recovered = self._finish(job, records, found, began)
+
+    def _finish(self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float) -> NodeResult:
+        """Write the record of a batch that came to its end while its runner died."""
+        point("recover.before", job.node.name)
+        this = self.after(job, records, None)
+        made = bool(found.coverage.get(fence.MADE, found.version is not None))
+        number = int(found.coverage.get(fence.KNOWN, found.batch)) + (not made)
+        token = replace(this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id)
+        this = replace(this, token=token)
+        versions, counts = (
+            versions_of(job, found.coverage),
+            Counts(**found.counts) if found.counts else _measured(found.metrics),
+        )
+        end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told, made)
+        result = self._record(this, began, end)
+        if found.logged:  # the history has the batch already: what was done about it is told beside it
+            told = replace(result, status="unchanged", warnings=[])
+            self._log(replace(this, token=replace(this.token, run_id=self.run_id)), told, {}, None, found.told)
+        point("recover.after", job.node.name)
+        return result
+
+    @contextmanager
+    def announced(self, job: Job, this: Batch, began: float) -> Iterator[None]:
+        """A batch at work: announced before; when it fails, whatever the fault, it does not stay RUNNING for ever."""
+        name = job.node.name
+        point("running.before", name)
+        if not self.store.put(ledger.control_rows(this, "RUNNING", _now())):
+            raise Fenced(taken(name, this.token.batch, fence.holder(self.store.control(name))))
+        try:
+            point("running.after", name)
+            yield
         except Fenced:
             raise
-        except StrandlineError as e:
-            self._fail(job, this, e, began)
+        except Exception as e:
+            self._fail(job, this, e if isinstance(e, StrandlineError) else internal(e), began)
             raise
+
+    def _mended(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> TableState | None:
+        """What a runner left that died while it gave the table new columns: a flag that is not filled in."""
+        died = ledger.unfinished(list(this.previous.values()))
+        if state is None or not died or "deleted" not in state.roles:
+            return state
+        flag = state.schema.get(state.roles["deleted"])
+        engine.alter(job.target, (), {"deleted": flag} if flag else {})
+        return engine.describe(job.target, this.token.app_id)
 
     def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, Planned, Entry]:
         """What a run would do to this node's table, the table as it would be, and all that a run needs for it."""
@@ -162,39 +234,40 @@ class Runner:
 
     def follow(self, job: Job, engine: Engine, entry: Entry) -> NodeResult:
         """Apply one node of a plan, exactly; an error when anything it was made from has moved."""
-        began, this = time.monotonic(), self._next(job)
-        token = this.token
-        state = engine.describe(job.target, token.app_id)
-        entry.check(job, token.batch, state, engine.describe)
+        began, records = time.monotonic(), self.store.control(job.node.name)
+        state = engine.describe(job.target, self.token(job).app_id)
+        this = self.after(job, records, self.landed(job, engine.describe, state))
+        entry.check(job, this.token.batch, state, engine.describe)
         ready = replace(entry.ready, coverage=entry.coverage(job, engine.describe))
-        self.store.put(ledger.control_rows(this, "RUNNING", _now()))
-        try:
+        with self.announced(job, this, began):
             return self.land(job, engine, this, state, ready, began)
-        except Fenced:
-            raise
-        except StrandlineError as e:
-            self._fail(job, this, e, began)
-            raise
 
     def next_job(self, job: Job) -> Job:
         """The job of a node's next batch, with what earlier runs left."""
         return self.remembering(job, self._next(job))
 
     def _next(self, job: Job) -> Batch:
-        token = Token(job.project.config.project, job.node.name, 0, self.run_id)
-        records = self.store.control(job.node.name)
-        return _next_batch(job, records, token)
+        return self.after(job, self.store.control(job.node.name), None)
 
-    def reject(self, job: Job, holds: Sequence[ChangeRow]) -> NodeResult:
+    def after(self, job: Job, records: Sequence[ControlRow], landed: Landed | None) -> Batch:
+        """The batch that follows on these records, to be committed to the table that this landed in."""
+        token = replace(self.token(job), number=max(fence.known(records), landed.commit.number if landed else 0) + 1)
+        loads = {i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id}
+        sources = [i.label for i in job.inputs]
+        return replace(ledger.next_batch(records, token, job.target.label, sources, _now()), loads=loads)
+
+    def reject(self, job: Job, holds: Sequence[ChangeRow], describe: Describe) -> NodeResult:
         """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
         began = time.monotonic()
-        this = self._next(job)
+        point("reject.before", job.node.name)
+        records, state, _ = self.settle(job, describe, began)
+        this = self.after(job, records, self.landed(job, describe, state))
         batch = this.token.batch
         reason = f"rejected by a person; held by run {holds[0].run_id}"
         self.store.log_changes(
             [replace(h, run_id=self.run_id, batch=batch, verb="reject", reason=reason, at=_now()) for h in holds]
         )
-        coverage = this.memory()
+        coverage = {k: v for k, v in this.memory().items() if k != UNDOES}
         coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
         note = f"{len(holds)} held deletes are rejected"
         return self._record(this, began, Ending(Counts(held=coverage["held"]), 0, None, {}, coverage, (note,)))
@@ -212,7 +285,9 @@ class Runner:
         if not rows:
             return None
         covered = max(rows, key=lambda r: r.updated_at).coverage
-        return Feed(ledger.finished(rows), json.loads(covered) if covered else {})
+        coverage = json.loads(covered) if covered else {}
+        batch = coverage.get(FEED, ledger.finished(rows))  # after an undo: the batch whose rows are there again
+        return Feed(batch, coverage) if batch is not None else None
 
     def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
         outcome = prepare(job, engine, state)
@@ -224,21 +299,22 @@ class Runner:
         self, job: Job, engine: Engine, this: Batch, state: TableState | None, ready: Ready, began: float
     ) -> NodeResult:
         """Apply what was prepared: note, evolve, commit, record."""
-        changes, coverage, version = ready.changes, dict(ready.coverage), None
+        changes, coverage, version, name = ready.changes, dict(ready.coverage), None, job.node.name
+        point("notes.before", name)
         self.store.log_changes([replace(n, run_id=self.run_id, batch=this.token.batch) for n in ready.notes])
+        point("notes.after", name)
         if ready.events is not None:
             self._land_events(job, engine, this, ready.events, coverage)
         commits = state is None or changes.counts is None or changes.counts.any
         if state is not None and (ready.system or (ready.added and commits)):
-            with step(job.node.name, "evolve"):
-                engine.alter(job.target, ready.added if commits else (), ready.system)
+            with step(name, "evolve"):
+                evolve = partial(self._evolve, job, engine, ready, commits=commits)
+                self._unless_taken(job, engine, this, job.target, evolve)
         if commits and state is not None and not state.feed and job.followed:
-            log.info(
-                "%s: the change feed of %s is turned on, for nodes that follow it", job.node.name, job.target.label
-            )
+            log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
             delta_feed.enable(job.target)
         if commits:
-            with step(job.node.name, "apply"):
+            with step(name, "apply"):
                 version = self._apply(job, engine, this, ready)
         counts = changes.counts or self._committed(engine, job, this)
         coverage["target"] = version if version is not None else self._version(job, engine, state, ready)
@@ -260,6 +336,29 @@ class Runner:
                 engine.alter(events.table, events.added, {})
             self._commit(job, engine, this, events.table, events.changes, coverage)
 
+    @staticmethod
+    def _evolve(job: Job, engine: Engine, ready: Ready, *, commits: bool) -> None:
+        """Add what the table still lacks: a runner that died or came second may have added some of it."""
+        point("alter.before", job.node.name)
+        now = engine.describe(job.target)
+        added = [c for c in ready.added if commits and not (now and c.name in now.schema)]
+        system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
+        if added or system:
+            engine.alter(job.target, added, system)
+        point("alter.after", job.node.name)
+
+    def _unless_taken(self, job: Job, engine: Engine, this: Batch, table: Table, work: Callable[[], Any]) -> Any:
+        """Do something to a table; when it fails because another runner holds the number, say that."""
+        try:
+            return work()
+        except Fenced:
+            raise
+        except StrandlineError:
+            landed = engine.describe(table, this.token.app_id)
+            if landed and landed.commit and landed.commit.number >= this.token.txn:
+                raise Fenced(taken(job.node.name, this.token.batch, landed.commit.run_id)) from None
+            raise
+
     def _apply(self, job: Job, engine: Engine, this: Batch, ready: Ready) -> int:
         try:
             return self._commit(job, engine, this, job.target, ready.changes, ready.coverage)
@@ -271,11 +370,16 @@ class Runner:
     ) -> int:
         """One commit under the batch's token; an error when the number turns out to be another runner's."""
         record = {"coverage": dict(coverage), "counts": asdict(changes.counts) if changes.counts else None}
-        version = engine.apply(table, changes, this.token, record)
+        point("commit.before", job.node.name)
+        apply = partial(engine.apply, table, changes, this.token, record)
+        self._unless_taken(job, engine, this, table, apply)
+        point("commit.after", job.node.name)
         landed = engine.describe(table, this.token.app_id)
         if landed is None or landed.commit is None or landed.commit.run_id != this.token.run_id:
-            raise Fenced(f"{job.node.name}: another runner holds batch {this.token.batch}; nothing was written here")
-        return version
+            holder = landed.commit.run_id if landed and landed.commit else None
+            raise Fenced(taken(job.node.name, this.token.batch, holder))
+        point("readback.after", job.node.name)
+        return landed.commit.version
 
     def _committed(self, engine: Engine, job: Job, this: Batch) -> Counts:
         """How many rows a lazily evaluated commit wrote, from its own metrics."""
@@ -291,52 +395,40 @@ class Runner:
         appends = job.node.write.mode == "append" and not job.follows
         if appends or state is None or last.get("digest") != job.digest:
             return False
-        if last.get("target") != state.version or not slices.repeatable(job.node):
+        if last.get("target") != state.version or last.get(UNDOES) or not slices.repeatable(job.node):
             return False
         now, then = slices.pinned(job, engine), last.get("sources", {})
         return now is not None and all(then.get(key) == pin for key, pin in now.items())
 
-    def _landed(self, job: Job, engine: Engine, state: TableState | None) -> Landed | None:
+    @staticmethod
+    def landed(job: Job, describe: Describe, state: TableState | None) -> Landed | None:
         """The newest batch that this node committed, and whether all of it is in the table."""
         mine = state.commit if state else None
-        events = engine.describe(job.events, job.app_id) if job.events else None
+        events = describe(job.events, job.app_id) if job.events else None
         first = events.commit if events else None
-        if first is not None and (mine is None or first.batch > mine.batch):
+        if first is not None and (mine is None or first.number > mine.number):
             return Landed(first, state, folded=False)
         return Landed(mine, state) if mine else None
 
-    def _recover(
-        self, job: Job, engine: Engine, records: Sequence[ControlRow], landed: Landed, began: float
-    ) -> NodeResult:
-        """Finish a batch that landed while its runner died: its record, and of a history what its events change."""
-        commit = landed.commit
-        token = Token(job.project.config.project, job.node.name, commit.batch, commit.run_id or self.run_id)
-        this = replace(_next_batch(job, records, token), token=token)
-        coverage = dict(commit.record.get("coverage", {}))
-        pins = coverage.get("sources", {})
-        versions = {i.label: pins[i.key][1] for i in job.inputs if i.key in pins}
-        note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
-        if not landed.folded:
-            return self._roll_forward(job, engine, this, landed.state, (coverage, versions, note), began)
-        coverage["target"] = commit.version
-        return self._record(this, began, Ending(_counted(commit), None, commit.version, versions, coverage, (note,)))
-
     def _roll_forward(
-        self,
-        job: Job,
-        engine: Engine,
-        this: Batch,
-        state: TableState | None,
-        known: tuple[dict[str, Any], dict[str, int], str],
-        began: float,
+        self, job: Job, engine: Engine | None, records: Sequence[ControlRow], landed: Landed, began: float
     ) -> NodeResult:
         """The events of a batch are there and its table does not show them yet: fold them, and record the batch."""
-        coverage, versions, note = known
-        job = self.remembering(job, this)
-        outcome = history.unfolded(job, engine, this.token.batch, state)
+        commit = landed.commit
+        if engine is None:
+            raise CommitConflict(
+                f"{job.node.name}: batch {commit.batch} landed, and {job.target.label} does not show it yet",
+                hint=f"run it first: strandline run --select {job.node.name}",
+            )
+        token = replace(self.token(job), batch=commit.batch, number=commit.number, run_id=commit.run_id)
+        this = replace(self.after(job, records, None), token=token)
+        job, coverage = self.remembering(job, this), dict(commit.record.get("coverage", {}))
+        outcome = history.unfolded(job, engine, commit.batch, landed.state)
         made, none = outcome.made, lambda: None
+        note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
+        versions = versions_of(job, coverage)
         ready = Ready(outcome.changes, coverage, none, versions, made.fit.added, made.system, warnings=(note,))
-        return self.land(job, engine, this, state, ready, began)
+        return self.land(job, engine, this, landed.state, replace(ready, recovery=note), began)
 
     def _record(self, this: Batch, began: float, end: Ending) -> NodeResult:
         """Write the batch into the history and make it the newest state."""
@@ -353,6 +445,9 @@ class Runner:
             seconds=round(time.monotonic() - began, 3),
             warnings=list(end.warnings),
         )
+        known = this.token.txn - (not end.made)
+        ended_by = {fence.RUN: this.token.run_id, fence.KNOWN: known, fence.MADE: end.made}
+        end = replace(end, coverage={**end.coverage, **ended_by})
         done = ledger.control_rows(
             this,
             "SUCCESS",
@@ -362,9 +457,14 @@ class Runner:
             versions=end.versions,
             coverage=end.coverage,
         )
-        with step(this.token.node, "record"):
-            self._log(this, result, end.coverage, None)
+        node = this.token.node
+        with step(node, "record"):
+            point("log.before", node)
+            self._log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
+            point("log.after", node)
+            point("put.before", node)
             self.store.put(done)
+            point("put.after", node)
         return result
 
     def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float) -> None:
@@ -373,8 +473,16 @@ class Runner:
         self._log(this, result, {}, message)
         self.store.put(ledger.control_rows(this, "FAILED", _now(), error=message))
 
-    def _log(self, this: Batch, result: NodeResult, coverage: Mapping[str, Any], error: str | None) -> None:
+    def _log(
+        self,
+        this: Batch,
+        result: NodeResult,
+        coverage: Mapping[str, Any],
+        error: str | None,
+        recovery: str | None = None,
+    ) -> None:
         token = this.token
+        metrics = timings() if enabled("METRICS") else None
         self.store.log(
             ledger.RunRow(
                 run_id=token.run_id,
@@ -382,7 +490,7 @@ class Runner:
                 node=token.node,
                 batch=token.batch,
                 target_table=this.target,
-                status=result.status,
+                status="recovered" if recovery and not coverage else result.status,  # a remark, not an ending
                 started_at=this.started_at,
                 completed_at=_now(),
                 seconds=result.seconds,
@@ -397,6 +505,9 @@ class Runner:
                 coverage=json.dumps(coverage, sort_keys=True),
                 warnings=json.dumps(result.warnings),
                 error=error,
+                metrics=json.dumps(metrics) if metrics is not None else None,
+                recovery=recovery,
+                takes_back=coverage.get(UNDOES),
             )
         )
 
@@ -406,6 +517,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     name = job.node.name
     with step(name, "read"):
         slice_ = through.read(job, engine, state)
+    point("read.after", name)
     with step(name, "transform"):
         transformed = through.transform(job, engine, slice_)
     if job.events is not None:
@@ -420,6 +532,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     if emptied and counts and counts.inserted + counts.unchanged == 0:
         text = f"the source is empty, so {job.target.label} is overwritten with nothing"
         outcome = replace(outcome, warnings=(*outcome.warnings, text))
+    point("judged", name)
     return outcome
 
 
@@ -489,16 +602,24 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
 def _counted(commit: Commit) -> Counts:
     """The counts a commit carries, or those the table format measured while it wrote."""
     carried = commit.record.get("counts")
-    if carried:
-        return Counts(**carried)
-    metrics = commit.record.get("metrics", {})
+    return Counts(**carried) if carried else _measured(commit.record.get("metrics", {}))
+
+
+def _measured(metrics: Mapping[str, Any]) -> Counts:
     return Counts(inserted=int(metrics.get("numOutputRows") or metrics.get("num_added_rows") or 0))
 
 
-def _next_batch(job: Job, records: Sequence[ControlRow], token: Token) -> Batch:
-    loads = {i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id}
-    sources = [i.label for i in job.inputs]
-    return replace(ledger.next_batch(records, token, job.target.label, sources, _now()), loads=loads)
+def versions_of(job: Job, coverage: Mapping[str, Any]) -> dict[str, int]:
+    """The versions of its sources that a batch covered."""
+    pins = coverage.get("sources", {})
+    return {i.label: pins[i.key][1] for i in job.inputs if i.key in pins}
+
+
+def _redone(this: Batch, run_id: str) -> str | None:
+    """What is told of a batch that an earlier runner had announced and never ended."""
+    died = any(r.batch_status == "RUNNING" and r.batch_id == this.batch_id for r in this.previous.values())
+    mine = this.token.run_id == run_id
+    return f"did batch {this.token.batch} again: whoever had begun it died, or came second" if died and mine else None
 
 
 def _now() -> datetime:

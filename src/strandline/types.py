@@ -95,10 +95,16 @@ class Token:
     node: str
     batch: int
     run_id: str
+    number: int = 0  # which commit of the node to its table this is to be: one more than its runner saw there
 
     @property
     def app_id(self) -> str:
         return f"strandline/{self.project}/{self.node}"
+
+    @property
+    def txn(self) -> int:
+        """The number that fences: who looked at the same table has the same one."""
+        return self.number or self.batch
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,7 @@ class Commit:
     batch: int
     run_id: str
     record: dict[str, Any]
+    number: int = 0
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,12 @@ class MemoryStore:
     def control(self, node: str) -> list[ControlRow]:
         return [r for r in self.rows.values() if r.node == node]
 
-    def put(self, rows: Sequence[ControlRow]) -> None:
+    def put(self, rows: Sequence[ControlRow]) -> bool:
         self.rows.update({(r.target_table, r.source_table): r for r in rows})
+        return True
+
+    def ended(self, app_id: str, node: str, after: int) -> RunRow | None:
+        return next((r for r in reversed(self.logged) if r.counts and r.node == node and r.batch > after), None)
 
     def log(self, row: RunRow) -> None:
         self.logged.append(row)
@@ -74,8 +78,8 @@ class MemoryStore:
             store.log(row)
         return store.notebook()
 
-    def runs(self, limit: int) -> list[RunRow]:
-        return self.logged[-limit:]
+    def runs(self, limit: int | None = None) -> list[RunRow]:
+        return self.logged[-(limit or 0) :]
 
 
 class Lab:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from strandline import __version__
-from strandline.cli import demo, doctor, holds, look, projects, records, runs
+from strandline.cli import demo, doctor, holds, look, projects, records, runs, undoing
 from strandline.cli.talk import DATA, Talk
 
 app = typer.Typer(
@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 for _command in (
     projects.init, demo.demo, projects.validate, runs.plan, runs.run, records.status, records.history, holds.explain,
-    holds.approve, holds.reject, projects.ls,
+    holds.approve, holds.reject, undoing.undo, undoing.retry, projects.ls,
 ):  # fmt: skip
     app.command()(_command)
 app.command()(doctor.doctor)

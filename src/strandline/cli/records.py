@@ -54,7 +54,19 @@ def _states(project: StrandlineProject) -> list[dict[str, Any]]:
     for row in project.store.all_control():
         rows.setdefault(row.node, []).append(row)
     gone = sorted(rows.keys() - set(project.graph.order))
-    return [_state(name, rows.get(name, []), known=name not in gone) for name in (*project.graph.order, *gone)]
+    states = [_state(name, rows.get(name, []), known=name not in gone) for name in (*project.graph.order, *gone)]
+    mended: dict[str, RunRow] = {}
+    for batch in project.store.runs():  # the newest first
+        if batch.recovery:
+            mended.setdefault(batch.node, batch)
+    return [{**state, "recovery": _recovery(state, mended.get(state["name"]))} for state in states]
+
+
+def _recovery(state: dict[str, Any], batch: RunRow | None) -> dict[str, Any] | None:
+    """What the newest batch, or the one before it, found of a runner that had died, and did about it."""
+    if batch is None or batch.batch < (state["batch"] or 0) - 1:
+        return None
+    return {"at": batch.completed_at, "run_id": batch.run_id, "batch": batch.batch, "done": batch.recovery}
 
 
 def _state(name: str, rows: Sequence[ControlRow], *, known: bool) -> dict[str, Any]:
@@ -79,7 +91,8 @@ def _state(name: str, rows: Sequence[ControlRow], *, known: bool) -> dict[str, A
 
 
 def _notes(node: dict[str, Any]) -> list[str]:
-    notes = [node["error"], node["meaning"], None if node["in_project"] else "no longer in the project"]
+    mended = node["recovery"] and node["recovery"]["done"]
+    notes = [node["error"], node["meaning"], mended, None if node["in_project"] else "no longer in the project"]
     return [n for n in notes if n]
 
 

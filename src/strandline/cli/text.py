@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-SIGNS = {"success": "✓", "unchanged": "=", "held": "!", "failed": "✗", "skipped": "–", "fenced": "#"}
+SIGNS = {"success": "✓", "unchanged": "=", "held": "!", "failed": "✗", "skipped": "–", "fenced": "#", "recovered": "+"}
 COLOURS = {
     "success": "green",
     "unchanged": "dim",

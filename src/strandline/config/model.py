@@ -552,6 +552,22 @@ class ControlConfig(Model):
     schema_: Text = Field(default="_strandline", alias="schema")
 
 
+class RetryConfig(Model):
+    """How often a node is tried again after a fault that passes by itself.
+
+    **Business problem:** a database is restarted, another writer commits at the same moment.
+    **Solution:** such a node is tried again, three times in all if not said otherwise, after `wait` seconds, then
+    twice as long. Other faults are not: they would only come again.
+
+    ```yaml
+    retry: {attempts: 5, wait: 2}
+    ```
+    """
+
+    attempts: int = Field(default=3, ge=1)
+    wait: float = Field(default=0.5, ge=0)
+
+
 class ProjectConfig(Model):
     """A project: its connections and its nodes.
 
@@ -575,6 +591,7 @@ class ProjectConfig(Model):
     spark: SparkConfig = Field(default_factory=SparkConfig)
     connections: dict[str, Connection] = Field(default_factory=dict)
     control: ControlConfig | None = None
+    retry: RetryConfig = Field(default_factory=RetryConfig)
     vars: dict[str, Any] = Field(default_factory=dict)
     include: list[Text] = Field(default_factory=list)
     nodes: list[NodeConfig]

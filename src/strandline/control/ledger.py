@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from strandline.types import Commit, Table, Token
+from strandline.types import Table, Token
 
 RECORDED = ("success", "held", "unchanged")
 """The endings of a batch that count: what it noted of single rows is true."""
@@ -71,6 +71,14 @@ class RunRow:
     coverage: str | None
     warnings: str | None
     error: str | None
+    metrics: str | None = None  # seconds per step, as JSON
+    recovery: str | None = None  # what was found of a runner that died, and what was done about it
+    takes_back: str | None = None  # the run whose batch of this node no longer counts
+
+    @property
+    def counts(self) -> bool:
+        """Is this a batch that was brought to an end? Of a number, one does."""
+        return self.status in RECORDED
 
 
 @dataclass(frozen=True)
@@ -100,11 +108,14 @@ class Store(Protocol):
     def control(self, node: str) -> list[ControlRow]:
         """The newest state of a node."""
 
-    def put(self, rows: Sequence[ControlRow]) -> None:
-        """Replace the state of these targets and sources."""
+    def put(self, rows: Sequence[ControlRow]) -> bool:
+        """Replace the state of these targets and sources, unless the records have gone further: then False."""
 
     def log(self, row: RunRow) -> None:
-        """Add a batch to the history."""
+        """Add a batch to the history, once; raises Fenced when another run has ended this number."""
+
+    def ended(self, app_id: str, node: str, after: int) -> RunRow | None:
+        """The newest batch of a node that the history knows, if its number is higher than this."""
 
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
         """Note what a batch is about to do to single rows."""
@@ -112,7 +123,7 @@ class Store(Protocol):
     def notebook(self) -> Notebook | None:
         """The tables that hold what was noted of single rows, for an engine to read; None when nothing was."""
 
-    def runs(self, limit: int) -> list[RunRow]:
+    def runs(self, limit: int | None = None) -> list[RunRow]:
         """The newest batches first."""
 
 
@@ -162,9 +173,9 @@ def number(row: ControlRow) -> int:
     return int(row.batch_id.rpartition("/")[2])
 
 
-def unrecorded(rows: Sequence[ControlRow], commit: Commit | None) -> bool:
-    """Has the table a batch that the records do not know? Then the runner died between commit and record."""
-    return commit is not None and commit.batch > finished(rows)
+def unfinished(rows: Sequence[ControlRow]) -> bool:
+    """Was a batch begun that has not come to its end?"""
+    return any(r.batch_status != "SUCCESS" and number(r) > finished(rows) for r in rows)
 
 
 def control_rows(
@@ -181,8 +192,9 @@ def control_rows(
     """The state of every source of a batch; what is not known yet stays as it was."""
     rows = []
     value, type_ = _watermark(coverage or {})
+    undone = bool(coverage and coverage.get("undoes"))  # what is not known then was not known before
     for source in batch.sources:
-        old = batch.previous.get(source)
+        old = batch.previous.get(source) if not undone else None
         version = (versions or {}).get(source, old.last_processed_version if old else None)
         rows.append(
             ControlRow(

@@ -14,7 +14,7 @@ def connect(name: str, project: Project) -> Platform:
     if name == "pandas":
         from strandline.engine.local.workspace import LocalPlatform
 
-        return LocalPlatform()
+        return LocalPlatform.start()
     from strandline.engine.spark.session import SparkPlatform
 
     return SparkPlatform.start(project)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from strandline.control.ledger import RECORDED, ChangeRow, ControlRow, Notebook, RunRow
+from strandline.control import fence
+from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
 from strandline.engine.delta_rows import delta_rows
-from strandline.errors import CommitConflict
+from strandline.errors import CommitConflict, Fenced, taken
+from strandline.faults import point
 from strandline.types import Table
 
-_TRIES = 20
+_TRIES = 60
+_T = TypeVar("_T")
 
 
 class DeltaStore:
@@ -37,8 +41,26 @@ class DeltaStore:
     def all_control(self) -> list[ControlRow]:
         return [ControlRow(**r) for r in self._read("etl_control")]
 
-    def put(self, rows: Sequence[ControlRow]) -> None:
-        self._merge("etl_control", _arrow(ControlRow, rows), ("target_table", "source_table", "node"))
+    def put(self, rows: Sequence[ControlRow]) -> bool:
+        """The whole table is read and written again, in a commit that lands only on what was read."""
+
+        def write() -> bool:
+            table = _opened(self.folder / "etl_control")
+            there = [ControlRow(**r) for r in delta_rows(table).to_pylist()] if table else []
+            new = fence.merged([r for r in there if r.node == rows[0].node], rows)
+            if not new:
+                return False
+            mine = {(r.target_table, r.source_table, r.node) for r in new}
+            kept = [r for r in there if (r.target_table, r.source_table, r.node) not in mine]
+            point("control.write", rows[0].node)
+            self._write("etl_control", table, _arrow(ControlRow, [*kept, *new]), "overwrite")
+            return True
+
+        return self._retried(write)
+
+    def put_by_hand(self, rows: Sequence[ControlRow]) -> None:
+        """The state of batches that no node runs, and nobody fences."""
+        self._replace("etl_control", ControlRow, rows, ("target_table", "source_table", "node"))
 
     def loads(self, source: str, identifier: str) -> list[LoadRow]:
         """The loads of a source under one identifier."""
@@ -47,32 +69,71 @@ class DeltaStore:
 
     def put_loads(self, rows: Sequence[LoadRow]) -> None:
         if rows:
-            self._merge("etl_loads", _arrow(LoadRow, rows), ("load_id",))
+            self._replace("etl_loads", LoadRow, rows, ("load_id",))
 
-    def _merge(self, name: str, data: pa.Table, keys: Sequence[str]) -> None:
-        """Replace the rows with these keys, in one commit."""
-        on = " AND ".join(f"s.{k} = t.{k}" for k in keys)
+    def _replace(self, name: str, kind: type[Row], rows: Sequence[Row], keys: Sequence[str]) -> None:
+        """Put rows in the place of those with the same keys, in one commit that lands only on what was read."""
 
         def write() -> None:
-            location = str(self.folder / name)
-            try:
-                table = DeltaTable(location)
-            except TableNotFoundError:
-                write_deltalake(location, data, mode="error")
-                return
-            merge = table.merge(data, predicate=on, source_alias="s", target_alias="t")
-            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+            table = _opened(self.folder / name)
+            there = [kind(**r) for r in delta_rows(table).to_pylist()] if table else []
+            mine = {tuple(getattr(r, k) for k in keys) for r in rows}
+            kept = [r for r in there if tuple(getattr(r, k) for k in keys) not in mine]
+            self._write(name, table, _arrow(kind, [*kept, *rows]), "overwrite")
 
         self._retried(write)
 
     def log(self, row: RunRow) -> None:
-        data = _arrow(RunRow, [row])
-        self._retried(lambda: write_deltalake(str(self.folder / "etl_runs"), data, mode="append"))
+        """One ending of a number: its commit carries the number, and lands only on what was read."""
+        app_id = row.token.rpartition("/")[0]
+
+        def write() -> None:
+            table = _opened(self.folder / "etl_runs")
+            last = (table.transaction_version(app_id) if table else None) or 0
+            told = row
+            if row.counts and last >= row.batch:
+                history = self._history(table, row.node)
+                if any((r.run_id, r.batch) == (row.run_id, row.batch) and r.counts for r in history):
+                    return
+                if other := fence.held_by_another(history, row):
+                    raise Fenced(taken(row.node, row.batch, other.run_id))
+                told = replace(row, takes_back=row.takes_back or fence.outdone(history, row))
+            point("control.write", row.node)
+            number = [Transaction(app_id, row.batch)] if row.counts and row.batch > last else None
+            self._write("etl_runs", table, _arrow(RunRow, [told]), "append", number)
+
+        self._retried(write)
+
+    def ended(self, app_id: str, node: str, after: int) -> RunRow | None:
+        table = _opened(self.folder / "etl_runs")
+        if table is None or (table.transaction_version(app_id) or 0) <= after:
+            return None
+        newer = [r for r in self._history(table, node) if r.counts and r.batch > after]
+        return max(newer, key=lambda r: (r.batch, r.version is not None), default=None)
+
+    def _history(self, table: DeltaTable | None, node: str) -> list[RunRow]:
+        return [RunRow(**r) for r in delta_rows(table).to_pylist() if r["node"] == node] if table else []
+
+    def _write(
+        self,
+        name: str,
+        table: DeltaTable | None,
+        rows: pa.Table,
+        mode: Literal["append", "overwrite"],
+        number: list[Transaction] | None = None,
+    ) -> None:
+        """One commit, on exactly the version that was read: whoever is second fails, and looks again."""
+        properties = CommitProperties(app_transactions=number, max_commit_retries=0)
+        where = str(self.folder / name) if table is None else table
+        evolve: Any = "merge" if table is not None else None
+        write_deltalake(
+            where, rows, mode="error" if table is None else mode, schema_mode=evolve, commit_properties=properties
+        )
 
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
         if rows:
-            data = _arrow(ChangeRow, rows)
-            self._retried(lambda: write_deltalake(str(self.folder / "etl_changes"), data, mode="append"))
+            place = self.folder / "etl_changes"
+            self._retried(lambda: self._write("etl_changes", _opened(place), _arrow(ChangeRow, rows), "append"))
 
     def notebook(self) -> Notebook | None:
         found = {}
@@ -86,7 +147,7 @@ class DeltaStore:
 
     def changes(self, node: str | None = None) -> list[ChangeRow]:
         """What recorded batches did to single rows, the oldest first."""
-        recorded = {(r.run_id, r.node, r.batch) for r in self.runs() if r.status in RECORDED}
+        recorded = fence.counting(self.runs())
         rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
         return sorted((r for r in rows if (r.run_id, r.node, r.batch) in recorded), key=lambda r: (r.at, r.batch))
 
@@ -95,25 +156,29 @@ class DeltaStore:
         return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)[:limit]
 
     def _read(self, name: str) -> list[dict[str, Any]]:
-        try:
-            table = DeltaTable(str(self.folder / name))
-        except TableNotFoundError:
-            return []
-        return list(delta_rows(table).to_pylist())
+        table = _opened(self.folder / name)
+        return list(delta_rows(table).to_pylist()) if table else []
 
-    def _retried(self, write: Callable[[], Any]) -> None:
+    def _retried(self, write: Callable[[], _T]) -> _T:
         """Another process may commit at the same moment: look again and write again."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock:
-            for attempt in range(_TRIES):
+            for attempt in itertools.count(1):
                 try:
-                    write()
+                    return write()
                 except (CommitFailedError, DeltaError) as e:
-                    if attempt == _TRIES - 1 or not _conflict(e):
-                        raise CommitConflict(f"the control tables cannot be written: {e}") from e
-                    time.sleep(random.uniform(0.01, 0.05) * (attempt + 1))  # noqa: S311 – spreads writers, hides nothing
-                else:
-                    return
+                    if attempt == _TRIES or not _conflict(e):
+                        raise CommitConflict(f"the control tables cannot be written: {e}", hint="run again") from e
+                    time.sleep(random.uniform(0.005, 0.05) * min(attempt, 10))  # noqa: S311 – spreads writers
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _opened(place: Path) -> DeltaTable | None:
+    """A control table; None when there is none yet, or a runner died before its first commit."""
+    try:
+        return DeltaTable(str(place))
+    except TableNotFoundError:
+        return None
 
 
 def _conflict(error: Exception) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable, Field
+from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
@@ -18,6 +17,7 @@ from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
 FEED = "delta.enableChangeDataFeed"
+ALTERED = '{"strandline":{"alter":true}}'  # what a commit carries that only prepares a table for a batch
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
 _WRITTEN = {"bigint": "long", "boolean": "boolean", "timestamp": "timestamp", "string": "string"}
 _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
@@ -68,11 +68,15 @@ def open_table(table: Table) -> DeltaTable | None:
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
     """New system columns by their role, marked as such; Spark's ALTER TABLE has no words for the mark."""
+    delta = DeltaTable(table.location)
+    there = schema_of(delta)
     fields = [
         Field(c.name, PrimitiveType(_WRITTEN[c.type]), nullable=True, metadata={SYSTEM: role})
         for role, c in add.items()
+        if c.name not in there
     ]
-    DeltaTable(table.location).alter.add_columns(fields)
+    if fields:
+        delta.alter.add_columns(fields, commit_properties=CommitProperties(custom_metadata={"userMetadata": ALTERED}))
 
 
 def _never_committed(path: Path) -> bool:
@@ -83,7 +87,10 @@ def _never_committed(path: Path) -> bool:
 
 @contextmanager
 def creating(table: Table, *, new: bool) -> Iterator[None]:
-    """A first write: its empty log tells a later run whose files these are; if it fails, nothing stays behind."""
+    """A first write: its empty log tells a later run whose files these are. If it fails, empty folders go.
+
+    Files stay: they may be those of another runner who makes the same table at this moment.
+    """
     if not new:
         yield
         return
@@ -92,27 +99,29 @@ def creating(table: Table, *, new: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        if _never_committed(path):
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # not empty
+            (path / _LOG).rmdir()
+            path.rmdir()
 
 
 def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
     """The newest commit that carries this app id, with the record that it brought along."""
-    batch = delta.transaction_version(app_id)
-    if batch is None:
+    number = delta.transaction_version(app_id)
+    if number is None:
         return None
     for limit in (1, 20, 500, None):
         for entry in delta.history(limit):
             record = record_of(entry)
-            if record and record.get("app_id") == app_id and record.get("batch") == batch:
+            if record and record.get("app_id") == app_id and record.get("number", record.get("batch")) == number:
                 record["metrics"] = entry.get("operationMetrics") or {}
-                return Commit(int(entry["version"]), batch, str(record.get("run_id", "")), record)
-    return Commit(delta.version(), batch, "", {})
+                batch, run_id = int(record["batch"]), str(record.get("run_id", ""))
+                return Commit(int(entry["version"]), batch, run_id, record, number)
+    return Commit(delta.version(), number, "", {}, number)
 
 
 def commit_text(token: Token, record: dict[str, Any]) -> str:
     """What a commit carries: the token and the batch's record, as one line of JSON."""
-    carried = {"app_id": token.app_id, "batch": token.batch, "run_id": token.run_id, **record}
+    carried = {"app_id": token.app_id, "batch": token.batch, "number": token.txn, "run_id": token.run_id, **record}
     return json.dumps({"strandline": carried}, separators=(",", ":"), default=str)
 
 

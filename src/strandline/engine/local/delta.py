@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,7 +11,8 @@ from deltalake.exceptions import CommitFailedError
 
 from strandline.engine import delta_log
 from strandline.engine.local.types import to_delta
-from strandline.errors import CommitConflict, Fenced
+from strandline.errors import CommitConflict, Fenced, taken
+from strandline.faults import point
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals
 from strandline.types import Column, Table, Token
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
     delta = delta_log.open_table(table)
-    if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.batch:
-        raise Fenced(f"{table.label}: batch {token.batch} of {token.node} has already been committed")
+    if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.txn:
+        raise Fenced(taken(token.node, token.batch, _holder(delta, token)))
     properties = CommitProperties(
         custom_metadata={"userMetadata": delta_log.commit_text(token, dict(record))},
-        app_transactions=[Transaction(token.app_id, token.batch)],
-        max_commit_retries=0 if delta is not None else None,
+        app_transactions=[Transaction(token.app_id, token.txn)],
+        max_commit_retries=0,  # a first commit too: deltalake would let a second one land on it
     )
     try:
         if delta is None:
@@ -41,6 +42,11 @@ def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: To
     except CommitFailedError as e:
         raise CommitConflict(f"{table.label}: somebody else committed at the same moment", hint="run again") from e
     return DeltaTable(table.location).version()
+
+
+def _holder(delta: DeltaTable, token: Token) -> str | None:
+    commit = delta_log.newest_commit(delta, token.app_id)
+    return commit.run_id if commit else None
 
 
 def _write(
@@ -67,16 +73,22 @@ def _marked(rows: pa.RecordBatchReader, roles: Mapping[str, str]) -> pa.RecordBa
     fields = [f.with_metadata(marks[f.name]) if f.name in marks else f for f in rows.schema]
     schema = pa.schema(fields)
     return pa.RecordBatchReader.from_batches(
-        schema, (pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows)
+        schema, _watched(pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows)
     )
+
+
+def _watched(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from rows
+    point("commit.rows")
 
 
 def _merge(workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties) -> None:
     # in brackets: deltalake reads x IS NOT DISTINCT FROM y AND z as x IS NOT DISTINCT FROM (y AND z)
     on = " AND ".join(f'(s."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}")' for k in changes.keys)
     values = _assignments(changes.columns.names)
+    rows = workspace.arrow(rows_of(changes.additions))
     merge = delta.merge(
-        workspace.arrow(rows_of(changes.additions)),
+        pa.RecordBatchReader.from_batches(rows.schema, _watched(rows)),
         predicate=on,
         source_alias="s",
         target_alias="t",
@@ -103,10 +115,14 @@ def _q(name: str) -> str:
 
 def add_columns(table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
     """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
+    ours = CommitProperties(custom_metadata={"userMetadata": delta_log.ALTERED})
     if add:
-        DeltaTable(table.location).alter.add_columns([Field(c.name, to_delta(c.type), nullable=True) for c in add])
+        fields = [Field(c.name, to_delta(c.type), nullable=True) for c in add]
+        DeltaTable(table.location).alter.add_columns(fields, commit_properties=ours)
+    point("alter.system")
     if system:
         delta_log.add_system_columns(table, system)
+    point("alter.fill")
     if "deleted" in system:
         flag = f'"{_q(system["deleted"].name)}"'
-        DeltaTable(table.location).update(updates={flag: "false"}, predicate=f"{flag} IS NULL")
+        DeltaTable(table.location).update(updates={flag: "false"}, predicate=f"{flag} IS NULL", commit_properties=ours)

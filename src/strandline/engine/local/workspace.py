@@ -18,11 +18,15 @@ from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source,
 from strandline.engine.local import delta, feeds, scans
 from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
+from strandline.engine.staging import staging, sweep
 from strandline.errors import TransformError
+from strandline.faults import point
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.portable import DUCK_MACROS, render
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Column, Relation, Schema, Table, TableState, Token
+
+_PREFIX = "strandline-work-"
 
 
 class LocalWorkspace:
@@ -59,12 +63,14 @@ class LocalWorkspace:
 
     def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
         name = self.fresh("staged")
+        point("stage.before")
         with translated("stage", self.files):
             self.run(f'CREATE TEMP TABLE "{name}" AS {render(tree, self.dialect)}')
             relation = self.relation(name)
             measured = select(*(named(m, n) for n, m in measures.items())).from_(table(name))
             values = self.fetch(measured)[0]
             kept = self.query(rows_of(relation).where(keep)) if keep is not None else relation
+        point("stage.after")
         return Staged(kept, dict(zip(measures, values, strict=True)))
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
@@ -129,10 +135,17 @@ class LocalPlatform:
     def __init__(self, memory_limit: str = "1GB") -> None:
         self.memory_limit = memory_limit
 
+    @classmethod
+    def start(cls) -> LocalPlatform:
+        """A platform, after what killed runs have left was swept."""
+        sweep(Path(tempfile.gettempdir()), _PREFIX)
+        return cls()
+
     @contextmanager
     def workspace(self, name: str) -> Iterator[Engine]:
-        with tempfile.TemporaryDirectory(prefix=f"strandline-{name}-") as folder:
-            connection = duckdb.connect(str(Path(folder) / "workspace.duckdb"))
+        with staging(Path(tempfile.gettempdir()), f"{_PREFIX}{name}") as folder:
+            folder.mkdir(parents=True)
+            connection = duckdb.connect(str(folder / "workspace.duckdb"))
             try:
                 connection.execute("SET TimeZone = 'UTC'")
                 connection.execute(f"SET memory_limit = '{self.memory_limit}'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from strandline.engine import delta_log
 from strandline.errors import TableError
+from strandline.faults import point
 from strandline.sql.expr import col, data_type, ident, one_of, rows_of, table
 from strandline.sql.portable import render
 from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals, match
@@ -45,10 +46,14 @@ def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token
     return int(written.version())
 
 
+def _token(session: SparkSession, token: Token, text: str) -> AbstractContextManager[None]:
+    settings = {_TXN + "txnAppId": token.app_id, _TXN + "txnVersion": str(token.txn), _METADATA: text}
+    return _settings(session, settings)
+
+
 @contextmanager
-def _token(session: SparkSession, token: Token, text: str) -> Iterator[None]:
+def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Whatever this session commits meanwhile carries the token; the session is the node's own."""
-    settings = {_TXN + "txnAppId": token.app_id, _TXN + "txnVersion": str(token.batch), _METADATA: text}
     for key, value in settings.items():
         session.conf.set(key, value)
     try:
@@ -95,16 +100,19 @@ def _update(columns: Sequence[str]) -> exp.Update:
 def add_columns(session: SparkSession, target: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
     """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
     place = f"delta.{_tick(target.location)}"
-    if any("timestamp_ntz" in c.type for c in add):
-        session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
-    if add:
-        columns = ", ".join(f"{_tick(c.name)} {data_type(c.type).sql(dialect='spark')}" for c in add)
-        session.sql(f"ALTER TABLE {place} ADD COLUMNS ({columns})")
-    if system:
-        delta_log.add_system_columns(target, system)
-    if "deleted" in system:
-        flag = _tick(system["deleted"].name)
-        session.sql(f"UPDATE {place} SET {flag} = false WHERE {flag} IS NULL")
+    with _settings(session, {_METADATA: delta_log.ALTERED}):
+        if any("timestamp_ntz" in c.type for c in add):
+            session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
+        if add:
+            columns = ", ".join(f"{_tick(c.name)} {data_type(c.type).sql(dialect='spark')}" for c in add)
+            session.sql(f"ALTER TABLE {place} ADD COLUMNS ({columns})")
+        point("alter.system")
+        if system:
+            delta_log.add_system_columns(target, system)
+        point("alter.fill")
+        if "deleted" in system:
+            flag = _tick(system["deleted"].name)
+            session.sql(f"UPDATE {place} SET {flag} = false WHERE {flag} IS NULL")
 
 
 def _tick(name: str) -> str:

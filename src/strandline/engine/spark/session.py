@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +18,7 @@ from strandline.engine.base import Engine
 from strandline.engine.spark.jars import PACKAGES, resolve
 from strandline.engine.spark.java import ensure_java
 from strandline.engine.spark.workspace import SparkWorkspace
+from strandline.engine.staging import staging, sweep
 from strandline.errors import EngineError
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ appender.file.fileName = {file}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
-_STALE = 24 * 3600.0
 # what every node's session has, whoever made the session: the meaning of our SQL depends on it
 _MEANING = {
     "spark.sql.session.timeZone": "UTC",
@@ -56,23 +53,21 @@ class SparkPlatform:
     @classmethod
     def start(cls, project: Project) -> SparkPlatform:
         """Take the active session, or make one; its log goes to a file of the project."""
-        staging = Path(control_location(project.config.connections, project.config.control, project.root)) / "_staging"
-        _sweep(staging)
+        control = control_location(project.config.connections, project.config.control, project.root)
+        rows = Path(control) / "_staging"
+        sweep(rows)
         active = SparkSession.getActiveSession()
         if active is not None:
-            return cls(active, staging, owned=False)
-        return cls(_local_session(project), staging, owned=True)
+            return cls(active, rows, owned=False)
+        return cls(_local_session(project), rows, owned=True)
 
     @contextmanager
     def workspace(self, name: str) -> Iterator[Engine]:
         session = self.session.newSession()
         for key, value in {**self._runtime(), **_MEANING}.items():
             session.conf.set(key, value)
-        folder = self.staging / f"{name}-{uuid.uuid4().hex[:12]}"
-        try:
+        with staging(self.staging, name) as folder:
             yield SparkWorkspace(session, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _runtime(self) -> dict[str, str]:
         """Settings made in the user's own session: a new session would not have them."""
@@ -88,13 +83,6 @@ class SparkPlatform:
         """Stop the session if it is ours."""
         if self.owned:
             self.session.stop()
-
-
-def _sweep(staging: Path) -> None:
-    """Rows that a killed run had staged; after a day nobody is still at work on them."""
-    for folder in staging.glob("*") if staging.is_dir() else ():
-        if time.time() - folder.stat().st_mtime > _STALE:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _local_session(project: Project) -> SparkSession:

@@ -18,6 +18,7 @@ from strandline.engine.spark import delta, scans
 from strandline.engine.spark.failures import translated
 from strandline.engine.spark.observed import observed
 from strandline.errors import TransformError
+from strandline.faults import point
 from strandline.sql.portable import render
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Column, Relation, Schema, Table, TableState, Token
@@ -58,6 +59,7 @@ class SparkWorkspace:
 
     def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
         """Write the rows to files of this batch; the counts are observed on the way, in the same job."""
+        point("stage.before")
         with translated("stage", self.files):
             frame = self.session.sql(render(tree, self.dialect))
             seen = Observation()
@@ -68,6 +70,7 @@ class SparkWorkspace:
                 frame = frame.where(f.expr(render(keep, self.dialect)))
             path = str(self.staging / self._fresh())
             frame.write.parquet(path)
+            point("stage.after")
             staged = self.session.read.schema(frame.schema).parquet(path)
             # not observed: Spark saw beforehand that there can be no row
             return Staged(self.relation(staged), observed(seen) or nothing.agg(*figures).collect()[0].asDict())

@@ -1,0 +1,80 @@
+"""`undo` and `retry`: taking a run back, and doing what one left undone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet, Threads
+from strandline.cli.runs import starting
+from strandline.cli.talk import Talk
+from strandline.cli.text import SIGNS, clean, duration, plural
+
+if TYPE_CHECKING:
+    from strandline.result import UndoResult
+
+Taken = Annotated[str, typer.Argument(metavar="RUN", help="The run to take back.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be put back; write nothing.")]
+
+
+def undo(
+    run: Taken,
+    project_dir: ProjectDir = HERE,
+    dry_run: DryRun = False,
+    engine: Engine = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Take a run back: rows, watermarks, snapshot records and holds as they were; stops when later runs build on it."""
+    with Talk(json, quiet, debug).guard() as talk:
+        project = talk.load(project_dir, engine)
+        result = project.undo(run, dry_run=dry_run)
+        tell(talk, result)
+        talk.data(result.as_dict())
+        return result.exit_code
+
+
+def tell(talk: Talk, result: UndoResult) -> None:
+    """What was put back, table by table, the last node first."""
+    width = max((len(n.name) for n in result.nodes), default=0)
+    for node in result.nodes:
+        done = f"{plural(node.inserted, 'row')} back, {plural(node.deleted, 'row')} gone"
+        text = clean(str(node.error["message"])) if node.error else done
+        talk.answer(f"{SIGNS[node.status]} {node.name:<{width}}  {text}", failure=bool(node.error))
+    if result.dry_run:
+        talk.say(f"\nrun {result.undone} can be undone; nothing was written")
+    elif result.status == "success":
+        talk.say(f"\nrun {result.undone} is undone; run {result.run_id}")
+
+
+def retry(
+    project_dir: ProjectDir = HERE,
+    threads: Threads = 4,
+    engine: Engine = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> int:
+    """Run what failed in the newest run, what it never reached, and what waits for those; nothing else."""
+    with Talk(json, quiet, debug).guard() as talk:
+        from strandline.cli.progress import Progress, summary
+
+        project = talk.load(project_dir, engine)
+        left, last = project.unfinished()
+        if not left:
+            talk.answer(f"nothing to retry: run {last.run_id} came to its end" if last else "nothing to retry")
+            talk.data({"run_id": None, "status": "success", "nodes": []})
+            return 0
+        began = time.monotonic()
+        with Progress(talk, left, starting=starting(project)) as progress:
+            result = project.retry(threads=threads, observer=progress, debug=debug)
+        assert result is not None, "there was something left"
+        nodes, rows = summary(result.nodes)
+        talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
+        talk.say(f"rows: {rows}")
+        talk.say(talk.paint(f"run {result.run_id}", "dim"))
+        talk.data(result.as_dict())
+        return result.exit_code

@@ -1,0 +1,109 @@
+"""Who holds a batch number, and what the records lack. Pure: the rules of docs/exactly-once.md, one function each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline.control.ledger import ControlRow, RunRow, finished, number
+from strandline.types import Commit
+
+RUN = "run"  # in a batch's coverage: the run that brought it to its end
+KNOWN = "commit"  # the number of the newest commit to the table that it knew of, or made
+MADE = "committed"  # and whether it made it
+
+
+@dataclass(frozen=True)
+class Found:
+    """A batch that has come to its end, and of which `etl_control` does not know."""
+
+    batch: int
+    run_id: str
+    version: int | None
+    coverage: Mapping[str, Any]
+    counts: Mapping[str, int] | None
+    metrics: Mapping[str, Any]
+    told: str
+    rows_read: int | None = None
+    logged: bool = False  # the history has it
+
+
+def found(rows: Sequence[ControlRow], commit: Commit | None, ended: RunRow | None) -> Found | None:
+    """What the table or the history knows and the records do not: a runner died in between."""
+    if commit is not None and commit.number > known(rows) and not (ended and ended.run_id == commit.run_id):
+        coverage = {**commit.record.get("coverage", {}), "target": commit.version, KNOWN: commit.number}
+        told = f"finished the record of batch {commit.batch}, which had landed before its runner died"
+        counts = commit.record.get("counts")
+        metrics = commit.record.get("metrics", {})
+        return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, told)
+    if ended is not None and ended.batch > finished(rows):
+        told = f"finished the record of batch {ended.batch}, which was in the history only"
+        counts = {n: getattr(ended, n) for n in ("inserted", "updated", "deleted", "reopened", "held")}
+        coverage = json.loads(ended.coverage or "{}")
+        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, told, ended.rows_read, logged=True)
+    return None
+
+
+def known(rows: Sequence[ControlRow]) -> int:
+    """The number of the newest commit that the records know; once, it was the batch's own."""
+    return int(_coverage(rows).get(KNOWN, finished(rows)))
+
+
+def holder(rows: Sequence[ControlRow]) -> str | None:
+    """The run that brought the newest finished batch to its end."""
+    run: str | None = _coverage(rows).get(RUN)
+    return run
+
+
+def _coverage(rows: Sequence[ControlRow]) -> dict[str, Any]:
+    """What the newest of a node's rows covered."""
+    newest = max(rows, key=lambda r: (number(r), r.updated_at), default=None)
+    found: dict[str, Any] = json.loads(newest.coverage or "{}") if newest else {}
+    return found
+
+
+def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[ControlRow]:
+    """What a node's rows become; none when the records have gone further than the batch that is announced or failed.
+
+    A record only goes forward. It says what the newest commit covered, or a quiet ending that knew of that commit.
+    """
+    newest, batch = finished(there), max(map(number, rows))
+    if rows[0].batch_status != "SUCCESS" or not there:
+        return rows if batch > newest else ()
+    mine = _coverage(rows)
+    later = int(mine[KNOWN]) > known(there) if mine.get(MADE) else int(mine[KNOWN]) == known(there) and batch > newest
+    if later:
+        return rows if batch >= newest else [_renumbered(r, newest) for r in rows]
+    old = max(there, key=lambda r: (number(r), r.updated_at))
+    return [_still_covering(r, old) for r in rows] if batch > newest else ()
+
+
+def _still_covering(row: ControlRow, old: ControlRow) -> ControlRow:
+    mark, type_ = old.watermark_value, old.watermark_type
+    return replace(row, coverage=old.coverage, watermark_value=mark, watermark_type=type_)
+
+
+def _renumbered(row: ControlRow, batch: int) -> ControlRow:
+    return replace(row, batch_id=f"{row.node}/{batch}")
+
+
+def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
+    """The batch of another run that ended this number, or a later one; a commit outdoes what committed nothing."""
+    others = [r for r in history if r.counts and r.node == row.node and r.batch >= row.batch]
+    if any(r.run_id == row.run_id and r.batch == row.batch for r in others) or row.version is not None:
+        return None
+    return min(others, key=lambda r: r.batch, default=None)
+
+
+def outdone(history: Sequence[RunRow], row: RunRow) -> str | None:
+    """The run whose quiet ending of the same number this row's commit takes back."""
+    same = (r for r in history if r.counts and (r.node, r.batch) == (row.node, row.batch) and r.run_id != row.run_id)
+    return next((r.run_id for r in same), None) if row.version is not None else None
+
+
+def counting(history: Sequence[RunRow]) -> set[tuple[str, str, int]]:
+    """Run, node and batch of whatever has come to its end and was not taken back."""
+    back = {(r.takes_back, r.node) for r in history if r.counts and r.takes_back}
+    return {(r.run_id, r.node, r.batch) for r in history if r.counts and (r.run_id, r.node) not in back}

@@ -1,0 +1,147 @@
+"""Taking a run back: which of its batches still count, what each is put back to, and what is in the way. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.control.fence import KNOWN, MADE, RUN, counting
+from strandline.control.ledger import RunRow
+from strandline.errors import UsageError, did_you_mean
+
+UNDOES = "undoes"  # in a batch's coverage: the run that it takes back
+FEED = "feed"  # and the batch whose rows are in the table again; null: as before the first
+
+# what a table format does to a table without touching a row
+_HARMLESS = (
+    "OPTIMIZE", "VACUUM", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "SET TABLE PROPERTIES", "ADD COLUMN",
+    "CHANGE COLUMN", "UPGRADE PROTOCOL", "COMPUTE STATS", "CLUSTER BY", "ADD FEATURE", "UPDATE FIELD METADATA",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Taking:
+    """One batch to take back, and the batch before it, whose state comes again."""
+
+    node: str
+    table: str
+    batch: RunRow
+    before: RunRow | None
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """What the records say afterwards: as before the batch, and that it was taken back."""
+        kept = _coverage(self.before) if self.before else {}
+        feed = kept.get(FEED, self.before.batch) if self.before else None
+        rest = {k: v for k, v in kept.items() if k not in (RUN, KNOWN, MADE)}
+        return {**rest, UNDOES: self.batch.run_id, FEED: feed}
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Something that an undo would destroy, or cannot do without."""
+
+    node: str
+    table: str
+    reason: str
+    run_id: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.table}: {self.reason}"
+
+
+def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]]) -> list[Taking]:
+    """The batches of a run that still count; an error when there is nothing to take back.
+
+    `noted` holds the runs and nodes of which `etl_changes` tells something.
+    """
+    mine = [r for r in history if r.run_id == run_id]
+    if not mine:
+        known = list(dict.fromkeys(r.run_id for r in history))
+        hint = did_you_mean(run_id, known) or (f"the newest is {known[0]}" if known else "there was no run yet")
+        raise UsageError(f"there is no run `{run_id}`", hint=hint)
+    if undone := next((c for r in mine if r.counts and (c := _coverage(r).get(UNDOES))), None):
+        raise UsageError(f"run `{run_id}` is itself an undo, of run {undone}", hint="run again what it has taken back")
+    alive = counting(history)
+    found = [r for r in mine if r.counts and (r.run_id, r.node, r.batch) in alive]
+    if not any(_loud(r, noted) for r in found):
+        by = sorted({r.run_id for r in history if r.takes_back == run_id})
+        why = f"is already undone, by run {', '.join(by)}" if by else "has changed nothing"
+        raise UsageError(f"run `{run_id}` {why}", hint="`strandline history` shows what runs have done")
+    taken = [Taking(r.node, r.target_table, r, _before(history, r)) for r in found]
+    return [t for t in taken if t.batch.version is not None or not _later(history, t.batch, noted)]
+
+
+def in_the_way(
+    taken: Sequence[Taking], history: Sequence[RunRow], past: Mapping[str, Iterable[Any]], noted: set[tuple[str, str]]
+) -> list[Obstacle]:
+    """Later runs that committed to these tables or consumed a version the run made, and commits of somebody else.
+
+    `past` holds the commits of each table, the oldest first. Quiet runs are not in the way.
+    """
+    found = []
+    for t in taken:
+        if t.batch.version is None:
+            continue
+        found += _commits(t, t.batch.version, past[t.table], _taken_back(history))
+        found += _consumers(t, t.batch.version, history, noted)
+    return found
+
+
+def _commits(t: Taking, version: int, past: Iterable[Any], back: set[tuple[str, str]]) -> list[Obstacle]:
+    found, seen = [], False
+    for commit in past:
+        record = commit.record
+        seen = seen or commit.version == version
+        if commit.version <= version or record.get("alter"):
+            continue
+        if "app_id" in record:
+            run, node = str(record.get("run_id")), str(record["app_id"]).rpartition("/")[2]
+            if (run, node) not in back and not record.get("coverage", {}).get(UNDOES):
+                found.append(Obstacle(t.node, t.table, f"run {run} committed version {commit.version} later", run))
+        elif not commit.operation.startswith(_HARMLESS):
+            found.append(Obstacle(t.node, t.table, f"version {commit.version} is somebody else's ({commit.operation})"))
+    if not seen:
+        found.append(Obstacle(t.node, t.table, f"its log no longer knows version {version}"))
+    return found
+
+
+def _consumers(t: Taking, version: int, history: Sequence[RunRow], noted: set[tuple[str, str]]) -> list[Obstacle]:
+    alive, found = counting(history), []
+    for row in history:
+        pins = _coverage(row).get("sources", {}) if (row.run_id, row.node, row.batch) in alive else {}
+        read = [pin[1] for label, pin in pins.items() if label.split("#")[0] == t.table]  # also under a load_id
+        if not read or max(read) < version or row.run_id == t.batch.run_id or not _loud(row, noted):
+            continue
+        text = f"node `{row.node}` consumed version {max(read)} in run {row.run_id}"
+        found.append(Obstacle(t.node, t.table, text, row.run_id))
+    return found
+
+
+def _coverage(row: RunRow) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(row.coverage or "{}")
+    return found
+
+
+def _taken_back(history: Sequence[RunRow]) -> set[tuple[str, str]]:
+    return {(r.takes_back, r.node) for r in history if r.counts and r.takes_back}
+
+
+def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:
+    """Has a batch changed anything? An undo has only put back what was."""
+    return (row.version is not None or (row.run_id, row.node) in noted) and not _coverage(row).get(UNDOES)
+
+
+def _before(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
+    """The batch of the node before this one, of those that count and are no undo."""
+    alive = counting(history)
+    older = [r for r in history if r.node == row.node and r.batch < row.batch and not _coverage(r).get(UNDOES)]
+    return max((r for r in older if (r.run_id, r.node, r.batch) in alive), key=lambda r: r.batch, default=None)
+
+
+def _later(history: Sequence[RunRow], row: RunRow, noted: set[tuple[str, str]]) -> bool:
+    alive = counting(history)
+    later = (r for r in history if r.node == row.node and r.batch > row.batch and _loud(r, noted))
+    return any((r.run_id, r.node, r.batch) in alive for r in later)

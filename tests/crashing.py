@@ -1,0 +1,184 @@
+"""Runs that die: a process that has everything imported and forks one child per run, so that each may be killed.
+
+    with Runs() as runs:
+        runs.run(folder, clock=1, fault="commit.after:kill")  # → Died("kill")
+
+The parent never opens a table or a database: what deltalake and DuckDB start inside a process does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).parents[1]
+START = datetime(2024, 5, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: by itself, with what it printed as JSON; or by a signal."""
+
+    signal: int | None
+    result: Any = None
+
+    @property
+    def killed(self) -> bool:
+        return self.signal == signal.SIGKILL
+
+    def statuses(self) -> list[str]:
+        return [n["status"] for n in self.result["nodes"]]
+
+
+class Runs:
+    """Starts runs and waits for them."""
+
+    def __enter__(self) -> Self:
+        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        environment = {**os.environ, "PYTHONPATH": paths}
+        command = [sys.executable, "-m", "tests.crashing"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+
+    def ask(self, **order: Any) -> list[Ended]:
+        """Carry out orders of one child: `steps` one after the other, in one process."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        return [Ended(answer["signal"], r) for r in (answer["results"] or [None])]
+
+    def run(self, folder: Path, clock: int, fault: str | None = None, **how: Any) -> Ended:
+        return self.ask(steps=[{"folder": str(folder), "clock": clock, "fault": fault, **how}])[-1]
+
+
+def at(clock: int) -> datetime:
+    """The instant of a run: an hour for each number."""
+    return START + timedelta(hours=clock)
+
+
+def _step(folder: str, clock: int, fault: str | None = None, do: str = "run", **how: Any) -> Any:
+    from contextlib import nullcontext
+
+    from strandline import faults
+    from strandline.project import load
+    from strandline.retry import Retry
+    from strandline.types import Clock
+
+    if source := how.pop("source", None):
+        (Path(folder) / source).replace(Path(folder) / "landing" / "rows.csv")
+    if config := how.pop("config", None):
+        (Path(folder) / config).replace(Path(folder) / "strandline.yaml")
+    project = load(folder)
+    with faults.armed(fault) if fault else nullcontext():
+        if do == "run":
+            result = project.run(threads=1, clock=Clock(at(clock)), retry=Retry(attempts=1), **how)
+        else:
+            result = getattr(project, do)(**how)
+    return result.as_dict()
+
+
+def _serve() -> None:
+    # everything is imported here, once
+    import deltalake  # noqa: F401
+    import duckdb  # noqa: F401
+
+    import strandline.detection
+    import strandline.engine.control_store
+    import strandline.engine.local.workspace
+    import strandline.project
+    import strandline.undo  # noqa: F401
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            try:
+                before = set(sys.modules)
+                results = [_step(**step) for step in order["steps"]]
+                with os.fdopen(writer, "w") as out:
+                    json.dump({"results": results, "imported": sorted(set(sys.modules) - before)}, out, default=str)
+            except BaseException as e:  # noqa: BLE001 – told to the test, which asserts
+                with os.fdopen(writer, "w") as out:
+                    json.dump({"results": [{"raised": f"{type(e).__name__}: {e}", "nodes": []}], "imported": []}, out)
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as told:
+            text = told.read()
+        _, status = os.waitpid(child, 0)
+        killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        answer = json.loads(text) if text else {"results": None, "imported": []}
+        for module in answer["imported"]:  # what a run imports on its way, the next child has from the start
+            with suppress(ImportError):
+                importlib.import_module(module)
+        sys.stdout.write(json.dumps({"signal": killed, "results": answer["results"]}) + "\n")
+        sys.stdout.flush()
+
+
+# --- what a project looks like, so that two can be compared --------------------------------------------------
+
+
+def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
+    """Every table, row for row with its system columns, and the records, without what differs from run to run."""
+    from strandline.control.holds import open_holds
+    from strandline.project import load
+    from strandline.testing.frames import read_table, spelled
+
+    store = load(folder).store
+    found: dict[str, Any] = {}
+    for name in tables:
+        frame = read_table(folder / "lake" / name)
+        rows = Counter(tuple(spelled(r[n]) for n in frame.names) for r in frame.rows)
+        found[name] = (frame.columns, sorted(rows.items()))
+    for row in store.all_control():
+        facts = json.loads(row.coverage or "{}")
+        own = {"run", "committed", "target", "sources", "at", "window"}
+        found[f"record of {row.node}"] = (row.batch_status, {k: v for k, v in facts.items() if k not in own})
+    changes = store.changes()
+    found["changes"] = sorted((c.node, c.verb, c.key) for c in changes)
+    found["holds"] = {n: sorted(h.key for h in rows) for n, rows in open_holds(changes).items()}
+    return found
+
+
+def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
+    """Each batch that committed is in the history once, and nothing else is; nobody is left at work."""
+    from strandline.engine.delta_past import commits
+    from strandline.project import load
+    from strandline.types import Table
+
+    store = load(folder).store
+    made = [
+        (str(c.record["app_id"]).rpartition("/")[2], c.record["batch"], c.record["run_id"])
+        for name in tables
+        for c in commits(Table(name, str(folder / "lake" / name)))
+        if "app_id" in c.record
+    ]
+    told = [(r.node, r.batch, r.run_id) for r in store.runs() if r.counts and r.version is not None]
+    assert sorted(made) == sorted(told)
+    assert all(r.batch_status == "SUCCESS" for r in store.all_control())
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,134 @@
+"""Dies at every point, in every write mode, killed or by a fault of ours: the next run makes good, whatever it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crashing import Runs, agrees, picture
+
+from strandline.faults import POINTS
+from strandline.testing.projects import make_project
+
+SOAK = os.environ.get("STRANDLINE_EXAMPLES", "1") != "1"
+MODES: dict[str, dict[str, Any]] = {
+    "append": {},
+    "overwrite": {},
+    "upsert": {"keys": ["id"]},
+    "scd2": {"keys": ["id"]},
+}
+ONE = "id,v,u\n1,a,1\n2,b,1\n3,c,1\n"
+TWO = "id,v,u,w\n2,B,2,x\n3,c,1,\n4,d,2,y\n"  # one changed, one gone, one new, and a new column
+THREE = "id,v,u,w\n2,B,2,x\n4,D,3,y\n5,e,3,z\n"
+ELSEWHERE = {"reject.before", "undo.before", "undo.after"}  # not in a run: tried where they are
+IN_RECOVERY = {"recover.before", "recover.after"}
+NUMBERED = [f"control.write#{n}" for n in (2, 3)]  # the first announces, the others log and record
+INSIDE = [p for p in POINTS if p not in ELSEWHERE] + NUMBERED
+KEY = ("running.after", "commit.before", "commit.after", "log.after", "put.before", "alter.fill")
+
+
+def cases() -> list[Any]:
+    """All of them in `make soak`; in CI every point killed in one mode and failed in another, and a few in all."""
+    found = []
+    for i, point in enumerate(INSIDE):
+        for j, action in enumerate(("kill", "raise")):
+            for k, mode in enumerate(MODES):
+                if SOAK or (i + 2 * j) % len(MODES) == k or (point in KEY and action == "kill"):
+                    found.append(pytest.param(mode, point, action, id=f"{mode}-{point}-{action}"))
+    return sorted(found, key=lambda p: list(MODES).index(p.values[0]))
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    with Runs() as started:
+        yield started
+
+
+def project(folder: Path, mode: str, *, soft: bool) -> None:
+    """One node; from its second run on it only marks what is deleted, for which its table needs more system columns."""
+    steps: list[dict[str, Any]] = []
+    if mode in ("upsert", "scd2"):
+        params: dict[str, Any] = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None}
+        params |= {"soft_delete_col": "_is_deleted" if soft or mode == "scd2" else None}
+        steps = [{"operation": "detect_deletes", "params": params}]
+    write = {"connection": "lake", "table": "t", "mode": mode, "add_metadata": {"extracted_at": True}, **MODES[mode]}
+    node: dict[str, Any] = {
+        "name": "n",
+        "read": {"connection": "files", "path": "rows.csv", "schema": {"id": "bigint", "u": "bigint"}},
+        "write": write,
+        "change_log": "all",
+    }
+    if mode == "append":  # a full read would append everything again, each time it is run
+        node["read"]["incremental"] = {"mode": "stateful", "column": "u"}
+    make_project(folder, [node | ({"transform": {"steps": steps}} if steps else {})])
+
+
+class Case:
+    """A project after its first run, and as it is after two more."""
+
+    def __init__(self, folder: Path, runs: Runs, mode: str) -> None:
+        self.start, self.runs, self.mode = folder / "start", runs, mode
+        self.start.mkdir()
+        project(self.start, mode, soft=False)
+        self._lands(self.start, ONE)
+        assert runs.run(self.start, 1).statuses() == ["success"]
+        self.expected = {}
+        for again in (False, True):
+            whole = self.copy(folder / f"whole{again}")
+            self._lands(whole, TWO)
+            assert runs.run(whole, 2).statuses() == ["success"]
+            if again:
+                self._lands(whole, THREE)
+                runs.run(whole, 3)
+            self.expected[again] = picture(whole)
+
+    def copy(self, to: Path) -> Path:
+        shutil.copytree(self.start, to)
+        project(to, self.mode, soft=True)
+        return to
+
+    @staticmethod
+    def _lands(folder: Path, text: str) -> None:
+        (folder / "landing").mkdir(exist_ok=True)
+        (folder / "landing" / "rows.csv").write_text(text)
+
+    def dies(self, folder: Path, *faults: str) -> None:
+        """Die at each of the points, one run after the other; then run again, and once more."""
+        self.copy(folder)
+        self._lands(folder, TWO)
+        for fault in faults:
+            ended = self.runs.run(folder, 2, fault)
+            assert ended.killed == fault.endswith("kill"), (fault, ended)
+            if not ended.killed and "raised" not in ended.result:
+                # a fault after everything was recorded is a fault all the same
+                assert ended.statuses()[0] in ("failed", "success"), ended
+        assert self.runs.run(folder, 2).statuses()[0] in ("success", "unchanged")
+        agrees(folder)
+        assert picture(folder) == self.expected[False], faults
+        self._lands(folder, THREE)
+        self.runs.run(folder, 3)
+        assert picture(folder) == self.expected[True], faults
+        agrees(folder)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def prepared(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
+    return cache(lambda mode: Case(tmp_path_factory.mktemp(mode), runs, mode))
+
+
+@pytest.mark.parametrize(("mode", "point", "action"), cases())
+def test_nothing_twice_and_nothing_lost(
+    prepared: Callable[[str], Case], tmp_path: Path, mode: str, point: str, action: str
+) -> None:
+    first = ["log.before:kill"] if point in IN_RECOVERY else []
+    prepared(mode).dies(tmp_path / "p", *first, f"{point}:{action}")
+
+
+def test_there_are_enough_points() -> None:
+    assert len(POINTS) >= 20

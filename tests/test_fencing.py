@@ -1,0 +1,228 @@
+"""Several runners of one project: for each node one wins, the others have written nothing, and say who holds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crashing import agrees, at
+
+from strandline import faults
+from strandline.control.fence import counting
+from strandline.errors import Fenced
+from strandline.job import Job
+from strandline.project import StrandlineProject
+from strandline.retry import Retry
+from strandline.run import Runner
+from strandline.testing.frames import read_table
+from strandline.testing.projects import make_project
+from strandline.types import Clock
+
+SOAK = os.environ.get("STRANDLINE_EXAMPLES", "1") != "1"
+INTERLEAVINGS = 200 if SOAK else 16
+ROUNDS = 25 if SOAK else 2
+LAKE = {"connection": "lake"}
+
+
+def project(folder: Path) -> StrandlineProject:
+    """A log of a file, and what is newest in it."""
+    read = {"connection": "files", "path": "*.csv", "schema": {"id": "bigint", "u": "bigint"}}
+    newest = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "u DESC"}}
+    nodes = [
+        {
+            "name": "a",
+            "read": {**read, "incremental": {"mode": "stateful", "column": "u"}},
+            "write": {**LAKE, "table": "a", "mode": "append"},
+        },
+        {
+            "name": "b",
+            "read": {**LAKE, "table": "a"},
+            "transform": {"steps": [newest]},
+            "write": {**LAKE, "table": "b", "mode": "upsert", "keys": ["id"]},
+        },
+    ]
+    return make_project(folder, nodes)
+
+
+def land(folder: Path, batch: int) -> None:
+    """Two new rows and a newer one of an old key; a file is there at once or not at all."""
+    rows = "".join(f"{i},{batch}\n" for i in (0, 2 * batch - 1, 2 * batch))
+    partial = folder / f"{batch}.part"
+    partial.write_text("id,u\n" + rows)
+    partial.replace(folder / "landing" / f"{batch}.csv")
+
+
+def check(folder: Path, batches: int, losers: dict[tuple[str, str], str]) -> None:
+    """Everything once, the records agree, and whoever lost has written nothing."""
+    told = Counter((i, u) for u in range(1, batches + 1) for i in (0, 2 * u - 1, 2 * u))
+    assert Counter((r["id"], r["u"]) for r in read_table(folder / "lake" / "a").rows) == told
+    newest = {i: max(u for j, u in told if j == i) for i, _ in told}
+    found = [(r["id"], r["u"]) for r in read_table(folder / "lake" / "b").rows]
+    assert sorted(found) == sorted(newest.items())
+    agrees(folder, ("a", "b"))
+    alive = counting(project(folder).store.runs())
+    for (run, node), message in losers.items():
+        assert not [x for x in alive if x[:2] == (run, node)]
+        assert "holds batch" in message
+        assert run not in message
+
+
+class Turns:
+    """Lets one of two threads go at a time; at each point the dice decide who goes on."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.dice, self.folder = random.Random(seed), folder
+        self.changed = threading.Condition()
+        self.waiting = [0, 1]
+        self.turn = self.dice.choice(self.waiting)
+        self.grows_in = self.dice.randrange(60)
+
+    def __call__(self, name: str, node: str | None) -> None:
+        me = threading.current_thread().name
+        if me in ("0", "1"):
+            with self.changed:
+                self._roll()
+                assert self.changed.wait_for(lambda: self.turn == int(me), timeout=60), f"stuck at {name} of {node}"
+
+    def _roll(self) -> None:
+        self.grows_in -= 1
+        if self.grows_in == 0:
+            land(self.folder, 2)
+        if self.waiting:
+            # long runs of one and quick changes alike: a runner may sleep through a whole run of the other
+            self.turn = (
+                self.turn if self.turn in self.waiting and self.dice.random() < 0.6 else self.dice.choice(self.waiting)
+            )
+        self.changed.notify_all()
+
+    @contextmanager
+    def taking_part(self) -> Any:
+        me = int(threading.current_thread().name)
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.turn == me, timeout=60)
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.waiting.remove(me)
+                self._roll()
+
+
+def run_by_hand(loaded: StrandlineProject, platform: Any, run_id: str, hour: int) -> dict[str, Any]:
+    """Both nodes in this thread, one after the other; what each ended with."""
+    runner, ended = Runner(loaded.store, run_id), {}
+    for node in loaded.config.config.nodes:
+        try:
+            with platform.workspace(node.name) as engine:
+                ended[node.name] = runner.run(Job(loaded.config, node, Clock(at(hour))), engine).status
+        except Fenced as e:
+            ended[node.name] = e
+            break
+    return ended
+
+
+@pytest.mark.parametrize("seed", range(INTERLEAVINGS))
+def test_two_runners_in_turns(tmp_path: Path, pandas_platform: Any, seed: int) -> None:
+    project(tmp_path)
+    land(tmp_path, 1)
+    if seed % 2:  # on tables that are there, or on none
+        project(tmp_path).run(platform=pandas_platform, check=True)
+        land(tmp_path, 2)
+    turns, ended = Turns(seed, tmp_path), {}
+
+    def work(number: int) -> None:
+        with turns.taking_part():
+            ended[f"run{number}"] = run_by_hand(project_of[number], pandas_platform, f"run{number}", 2)
+
+    project_of = [project(tmp_path) for _ in range(2)]
+    with faults.armed(turns):
+        threads = [threading.Thread(target=work, args=(n,), name=str(n)) for n in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(timeout=120)
+    assert sorted(ended) == ["run0", "run1"], "a runner ended with something else than a result"
+    losers = {(run, n): str(e) for run, nodes in ended.items() for n, e in nodes.items() if isinstance(e, Fenced)}
+    assert max(Counter(node for _, node in losers).values(), default=0) < 2  # of two, one wins
+    land(tmp_path, 2)
+    for _ in range(2):
+        assert project(tmp_path).run(platform=pandas_platform, threads=1).exit_code == 0
+    check(tmp_path, 2, losers)
+
+
+def test_eight_runners_at_once(tmp_path: Path, pandas_platform: Any) -> None:
+    project(tmp_path)
+    results: list[Any] = []
+
+    def work(loaded: StrandlineProject, together: threading.Barrier) -> None:
+        together.wait(timeout=60)
+        results.append(loaded.run(platform=pandas_platform, threads=1, retry=Retry(attempts=1)))
+
+    for batch in range(1, ROUNDS + 1):
+        land(tmp_path, batch)
+        together = threading.Barrier(8)
+        threads = [threading.Thread(target=work, args=(project(tmp_path), together)) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    ended = Counter(n.status for r in results for n in r.nodes)
+    assert sum(ended.values()) == 16 * ROUNDS
+    assert set(ended) <= {"success", "unchanged", "fenced", "skipped"}, [n.error for r in results for n in r.nodes]
+    losers = {(r.run_id, n.name): n.error["message"] for r in results for n in r.nodes if n.status == "fenced"}
+    assert losers
+    for _ in range(2):
+        assert project(tmp_path).run(platform=pandas_platform).exit_code == 0
+    check(tmp_path, ROUNDS, losers)
+
+
+@pytest.mark.parametrize("point", ["running.before", "commit.before@a", "log.before@a", "put.before@b"])
+def test_a_runner_that_was_stopped_and_wakes_up_late(tmp_path: Path, pandas_platform: Any, point: str) -> None:
+    project(tmp_path)
+    land(tmp_path, 1)
+    environment = {**os.environ, "STRANDLINE_TESTING": "1", "STRANDLINE_FAULT": f"{point}:pause"}
+    command = [sys.executable, "-m", "strandline", "run", "--json", "--project-dir", str(tmp_path)]
+    sleeper = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _, status = os.waitpid(sleeper.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    winner = project(tmp_path).run(platform=pandas_platform, check=True)
+    land(tmp_path, 2)
+    project(tmp_path).run(platform=pandas_platform, check=True)  # and one more, while it sleeps
+    os.kill(sleeper.pid, signal.SIGCONT)
+    out, err = sleeper.communicate(timeout=120)
+    result = json.loads(out)
+    late = {n["name"]: n for n in result["nodes"]}
+    if point in ("log.before@a", "put.before@b"):  # it had landed, and others have finished its record by now
+        assert late["a"]["status"] == "success", err
+        assert sleeper.returncode in (0, 4)
+    else:
+        assert sleeper.returncode == 4, err
+        assert late["a"]["status"] == "fenced"
+        assert winner.run_id in late["a"]["error"]["message"] or "holds batch" in late["a"]["error"]["message"]
+        assert late["b"]["status"] == "skipped"
+    assert project(tmp_path).run(platform=pandas_platform).exit_code == 0
+    check(tmp_path, 2, {})
+
+
+def test_faults_are_for_test_builds_only(tmp_path: Path) -> None:
+    project(tmp_path)
+    land(tmp_path, 1)
+    environment = {**os.environ, "STRANDLINE_FAULT": "run.start:kill"}
+    environment.pop("STRANDLINE_TESTING", None)
+    command = [sys.executable, "-m", "strandline", "run", "--quiet", "--project-dir", str(tmp_path)]
+    assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
+
+
+def test_a_point_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected POINT"):
+        faults.parse("nowhere:kill")

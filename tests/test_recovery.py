@@ -1,0 +1,240 @@
+"""What a dead run leaves, other than its batch: control tables half written, staged files, a run that is half done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crashing import agrees
+
+from strandline import faults
+from strandline.engine.staging import staging, sweep
+from strandline.errors import CommitConflict, ReadError, SourceDown, StrandlineError
+from strandline.project import StrandlineProject
+from strandline.retry import Retry
+from strandline.testing.frames import read_table
+from strandline.testing.projects import make_project
+
+READ = {"connection": "files", "path": "rows.csv", "schema": {"id": "bigint"}}
+LAKE = {"connection": "lake"}
+
+
+def project(folder: Path, mode: str = "upsert") -> StrandlineProject:
+    keys = {"keys": ["id"]} if mode in ("upsert", "scd2") else {}
+    nodes = [
+        {"name": "a", "read": READ, "write": {**LAKE, "table": "a", "mode": mode, **keys}},
+        {
+            "name": "b",
+            "read": {**LAKE, "table": "a"},
+            "write": {**LAKE, "table": "b", "mode": "upsert", "keys": ["id"]},
+        },
+        {"name": "c", "read": READ, "write": {**LAKE, "table": "c", "mode": "overwrite"}},
+    ]
+    return make_project(folder, nodes)
+
+
+def land(folder: Path, *rows: tuple[int, str]) -> None:
+    (folder / "landing" / "rows.csv").write_text("id,v\n" + "".join(f"{i},{v}\n" for i, v in rows))
+
+
+def content(folder: Path, table: str = "a") -> list[tuple[int, str]]:
+    return sorted((r["id"], r["v"]) for r in read_table(folder / "lake" / table).rows)
+
+
+def dies(loaded: StrandlineProject, platform: Any, fault: str, **how: Any) -> None:
+    """A fault of ours, which no code expects."""
+    with faults.armed(f"{fault}:raise"):
+        loaded.run(platform=platform, threads=1, **how)
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, pandas_platform: Any) -> StrandlineProject:
+    found = project(tmp_path)
+    land(tmp_path, (1, "a"), (2, "b"))
+    found.run(platform=pandas_platform, check=True)
+    land(tmp_path, (1, "A"), (3, "c"))
+    return found
+
+
+def test_an_unexpected_error_does_not_leave_a_node_at_work(loaded: StrandlineProject, pandas_platform: Any) -> None:
+    with faults.armed("judged@a:raise"):
+        result = loaded.run(platform=pandas_platform)
+    statuses = {n.name: n.status for n in result.nodes}
+    assert statuses == {"a": "failed", "b": "skipped", "c": "success"}
+    assert "internal error: InjectedFault" in result.nodes[0].error["message"]
+    state = loaded.store.control("a")[0]
+    assert state.batch_status == "FAILED"
+    assert "InjectedFault" in str(state.error_message)
+
+
+@pytest.mark.parametrize("gone", ["etl_control", "etl_runs", "etl_changes", "everything"])
+@pytest.mark.parametrize("left", ["nothing", "an empty log"])
+def test_control_tables_that_are_gone_or_half_written(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, gone: str, left: str
+) -> None:
+    dies(loaded, pandas_platform, "log.before@a")
+    folder = loaded.store.folder
+    names = ["etl_control", "etl_runs", "etl_changes"] if gone == "everything" else [gone]
+    for name in names:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        if left == "an empty log":
+            (folder / name / "_delta_log").mkdir(parents=True)
+    assert loaded.run(platform=pandas_platform).exit_code == 0
+    assert content(tmp_path) == content(tmp_path, "b") == [(1, "A"), (2, "b"), (3, "c")]
+    assert content(tmp_path, "c") == [(1, "A"), (3, "c")]
+    assert {r.batch_status for r in loaded.store.all_control()} == {"SUCCESS"}
+    assert [n.status for n in loaded.run(platform=pandas_platform).nodes] == ["unchanged"] * 3
+
+
+@pytest.mark.parametrize("point", ["log.before", "put.before"])
+def test_a_full_read_is_not_appended_twice(tmp_path: Path, pandas_platform: Any, point: str) -> None:
+    loaded = project(tmp_path, "append")
+    land(tmp_path, (1, "a"))
+    dies(loaded, pandas_platform, f"{point}@a")
+    assert loaded.run(platform=pandas_platform).exit_code == 0
+    assert content(tmp_path) == [(1, "a")]
+    agrees(tmp_path, ("a", "b", "c"))
+
+
+def test_status_tells_what_was_found_and_done(tmp_path: Path, pandas_platform: Any) -> None:
+    from strandline.cli.records import _states
+
+    loaded = project(tmp_path)
+    land(tmp_path, (1, "a"))
+    expected = {
+        "commit.after": "finished the record of batch 1, which had landed before its runner died",
+        "put.before": "finished the record of batch 1, which was in the history only",
+        "commit.before": None,  # it could say that it failed
+    }
+    for point, text in expected.items():
+        shutil.rmtree(tmp_path / "lake", ignore_errors=True)
+        dies(loaded, pandas_platform, f"{point}@a", select="a")
+        loaded.run("a", platform=pandas_platform, check=True)
+        state = next(s for s in _states(loaded) if s["name"] == "a")
+        assert (state["recovery"] and state["recovery"]["done"]) == text
+        assert state["status"] == "SUCCESS"
+
+
+# --- staged files ------------------------------------------------------------------------------------------
+
+
+def test_what_the_dead_have_staged_is_swept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with staging(tmp_path, "mine") as mine:
+        mine.mkdir()
+        owner = mine.name.rpartition(".of.")[2]
+        place, _, process = owner.rpartition("~")
+        pid, _, began = process.partition("+")
+        names = {
+            "dead": f"x-1.of.{place}~{2**22 + 7}+{began}",  # no such process can be
+            "reborn": f"x-2.of.{place}~{pid}+1",  # the same number, begun at another time
+            "elsewhere": f"x-3.of.other-host~{2**22 + 7}+{began}",
+            "old": "x-4.of.other-host~1+1",
+        }
+        for name in names.values():
+            (tmp_path / name).mkdir()
+        os.utime(tmp_path / names["old"], (0, 0))
+        monkeypatch.setenv("STRANDLINE_ENABLE_STAGING_CLEANUP", "0")
+        assert sweep(tmp_path) == []
+        monkeypatch.delenv("STRANDLINE_ENABLE_STAGING_CLEANUP")
+        assert sorted(sweep(tmp_path)) == sorted(names[n] for n in ("dead", "reborn", "old"))
+        assert {f.name for f in tmp_path.iterdir()} == {mine.name, names["elsewhere"]}
+    assert not mine.exists()
+
+
+def test_a_killed_run_leaves_a_folder_that_the_next_one_sweeps(loaded: StrandlineProject, tmp_path: Path) -> None:
+    from tests.crashing import Runs
+
+    before = set(Path(tempfile.gettempdir()).glob("strandline-work-*"))
+    with Runs() as runs:
+        assert runs.run(tmp_path, 2, "judged:kill").killed
+        left = set(Path(tempfile.gettempdir()).glob("strandline-work-*")) - before
+        assert left
+        runs.run(tmp_path, 2)
+    assert not any(folder.exists() for folder in left)
+
+
+# --- trying again ------------------------------------------------------------------------------------------
+
+
+def failing(times: int, error: StrandlineError, node: str = "a") -> Callable[[str, str | None], None]:
+    """A source that is down for some attempts."""
+    left = [times]
+
+    def hook(name: str, at: str | None) -> None:
+        if (name, at) == ("read.after", node) and left[0]:
+            left[0] -= 1
+            raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("error", [SourceDown("down"), CommitConflict("met")], ids=["down", "conflict"])
+def test_what_passes_by_itself_is_tried_again(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, error: StrandlineError
+) -> None:
+    waited: list[float] = []
+    with faults.armed(failing(2, error)):
+        result = loaded.run(platform=pandas_platform, threads=1, retry=Retry(3, 0.5, sleep=waited.append))
+    assert (result.exit_code, waited) == (0, [0.5, 1.0])
+    assert content(tmp_path) == [(1, "A"), (2, "b"), (3, "c")]
+    assert [r.status for r in loaded.store.runs() if r.node == "a"].count("failed") == 2
+    land(tmp_path, (9, "z"))
+    with faults.armed(failing(3, error)):
+        last = loaded.run(platform=pandas_platform, retry=Retry(3, 0.5, longest=0.7, sleep=waited.append))
+    assert (last.exit_code, waited[2:]) == (1, [0.5, 0.7])
+
+
+def test_what_will_not_pass_is_not_tried_again(loaded: StrandlineProject, pandas_platform: Any) -> None:
+    waited: list[float] = []
+    with faults.armed(failing(1, ReadError("no"))):
+        result = loaded.run(platform=pandas_platform, retry=Retry(sleep=waited.append))
+    assert (result.exit_code, waited) == (1, [])
+
+
+def test_retry_does_what_failed_and_what_waits_for_it(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any
+) -> None:
+    dies(loaded, pandas_platform, "judged@a")
+    assert loaded.unfinished()[0] == ["a", "b"]
+    again = loaded.retry(platform=pandas_platform)
+    assert again is not None
+    assert [(n.name, n.status) for n in again.nodes] == [("a", "success"), ("b", "success")]
+    assert content(tmp_path, "b") == [(1, "A"), (2, "b"), (3, "c")]
+    assert loaded.retry(platform=pandas_platform) is None
+
+
+@pytest.mark.parametrize("checkpoints", ["1", "0"])
+def test_retry_after_a_kill(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, checkpoints: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.crashing import Runs
+
+    if checkpoints == "0":
+        shutil.rmtree(loaded.store.folder / "_checkpoints")
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
+    with Runs() as runs:
+        assert runs.run(tmp_path, 2, "commit.before@a:kill").killed
+    left = loaded.unfinished()[0]
+    # c too, if it is known that it was to be run
+    assert set(left) == ({"a", "b", "c"} if checkpoints == "1" else {"a", "b"})
+    again = loaded.retry(platform=pandas_platform)
+    assert again is not None
+    assert again.exit_code == 0
+    assert content(tmp_path, "b") == [(1, "A"), (2, "b"), (3, "c")]
+    assert (loaded.store.folder / "_checkpoints").exists() == (checkpoints == "1")
+
+
+def test_metrics_of_each_batch(
+    loaded: StrandlineProject, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = json.loads(loaded.store.runs()[0].metrics or "{}")
+    assert {"read", "transform", "reconcile", "evaluate", "apply"} <= set(newest)
+    monkeypatch.setenv("STRANDLINE_ENABLE_METRICS", "0")
+    loaded.run(platform=pandas_platform)
+    assert loaded.store.runs()[0].metrics is None

@@ -1,0 +1,226 @@
+"""Taking runs back, newest first: every table row for row, every mark, snapshot record and hold as it was."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from strandline.errors import UndoRefused, UsageError
+from strandline.project import StrandlineProject
+from strandline.testing.frames import read_table, spelled
+from strandline.testing.projects import make_project
+
+TABLES = ("bronze", "silver", "dim", "gold", "log")
+OURS = ("_batch_id", "_extracted_at", "_last_seen", "_valid_from", "_valid_to")  # numbers and instants of a run
+
+
+class Shop:
+    """A database; snapshots of it, what lives, its history, a count, and a log that is read by its mark."""
+
+    def __init__(self, folder: Path, platform: Any) -> None:
+        self.folder, self.platform = folder, platform
+        self.database = sqlite3.connect(folder / "erp.db", isolation_level=None)
+        self.database.execute("CREATE TABLE c (id INTEGER, name TEXT, u INTEGER)")
+        self.database.executemany("INSERT INTO c VALUES (?, ?, 1)", [(i, f"name {i}") for i in range(10)])
+        self.project: StrandlineProject = self.load()
+
+    def load(self, **more: Any) -> StrandlineProject:
+        look = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 25, "on_threshold_breach": "hold"}
+        lake = {"connection": "lake"}
+        nodes = [
+            {
+                "name": "bronze",
+                "read": {"connection": "erp", "table": "c"},
+                "write": {**lake, "table": "bronze", "mode": "append", "add_metadata": True},
+            },
+            {
+                "name": "silver",
+                "read": {**lake, "table": "bronze"},
+                "transform": {"steps": [{"operation": "detect_deletes", "params": look}]},
+                "write": {**lake, "table": "silver", "mode": "upsert", "keys": ["id"]},
+            },
+            {
+                "name": "dim",
+                "read": {**lake, "table": "silver"},
+                "transformation_sql": "SELECT id, name FROM source",
+                "write": {**lake, "table": "dim", "mode": "scd2", "keys": ["id"]},
+            },
+            {
+                "name": "gold",
+                "read": {**lake, "table": "silver"},
+                "transformation_sql": "SELECT count(*) AS n FROM source",
+                "write": {**lake, "table": "gold", "mode": "overwrite"},
+            },
+            {
+                "name": "log",
+                "read": {
+                    "connection": "erp",
+                    "table": "c",
+                    "incremental": {"mode": "stateful", "column": "u"},
+                },
+                "write": {**lake, "table": "log", "mode": "append"},
+            },
+        ]
+        erp = {"type": "sql", "url": "sqlite:///erp.db"}
+        return make_project(self.folder, nodes, connections={"erp": erp}, **more)
+
+    def sql(self, *statements: str) -> None:
+        for statement in statements:
+            self.database.execute(statement)
+
+    def run(self, **how: Any) -> Any:
+        return self.project.run(platform=self.platform, check=True, **how)
+
+    def undo(self, run_id: str, **how: Any) -> Any:
+        return self.project.undo(run_id, platform=self.platform, **how)
+
+    def rows(self, *without: str) -> dict[str, Counter[tuple[tuple[str, str], ...]]]:
+        """Every table that is there; a column that is NULL may as well not be there."""
+        found = {}
+        for name in TABLES:
+            if not (self.folder / "lake" / name).exists():
+                found[name] = Counter()
+                continue
+            rows = read_table(self.folder / "lake" / name).rows
+            found[name] = Counter(
+                tuple(sorted((k, spelled(v)) for k, v in r.items() if v is not None and k not in without)) for r in rows
+            )
+        return found
+
+    def records(self) -> dict[str, Any]:
+        """What later runs go by."""
+        kept = ("marks", "snapshot", "held", "kind", "notes")
+        rows = {r.node: json.loads(r.coverage or "{}") for r in self.project.store.all_control()}
+        holds = {n: sorted(h.key for h in found) for n, found in self.project.holds().items()}
+        return {n: {k: c.get(k) for k in kept} for n, c in rows.items()} | {"holds": holds}
+
+
+CHANGES: list[list[str]] = [
+    ["UPDATE c SET name = 'changed', u = 2 WHERE id = 1", "INSERT INTO c VALUES (10, 'new', 2)"],
+    ["DELETE FROM c WHERE id = 2", "UPDATE c SET u = 3, name = 'x' WHERE id = 4"],
+    ["DELETE FROM c WHERE id > 5"],  # more than a quarter: held
+    ["INSERT INTO c VALUES (2, 'back', 4)", "INSERT INTO c VALUES (7, 'name 7', 1)"],  # revived, and one hold ended
+    ["ALTER TABLE c ADD COLUMN note TEXT", "INSERT INTO c VALUES (11, 'eleven', 5, 'hello')"],
+]
+
+
+def test_the_last_five_runs_newest_first(tmp_path: Path, platform: Any) -> None:
+    shop = Shop(tmp_path, platform)
+    runs = [shop.run().run_id]
+    seen = [(shop.rows(), shop.records())]
+    for statements in CHANGES:
+        shop.sql(*statements)
+        runs.append(shop.run().run_id)
+        seen.append((shop.rows(), shop.records()))
+    assert seen[3][1]["holds"] == {"silver": ['{"id": 10}', '{"id": 6}', '{"id": 7}', '{"id": 8}', '{"id": 9}']}
+
+    shop.undo(runs[5])
+    again = shop.run()  # the same result as before the undo
+    assert shop.rows(*OURS) == {n: _without(rows) for n, rows in seen[5][0].items()}
+    shop.undo(again.run_id)
+    for k in range(5, 0, -1):
+        if k < 5:
+            result = shop.undo(runs[k])
+            assert result.exit_code in (0, 3), result
+        rows, records = shop.rows(), shop.records()
+        assert rows == seen[k - 1][0], k
+        assert records == seen[k - 1][1], k
+
+    first = shop.undo(runs[0])
+    assert {n.name: n.deleted for n in first.nodes} == {"bronze": 10, "silver": 10, "dim": 10, "gold": 1, "log": 10}
+    assert all(not rows for rows in shop.rows().values())  # made by the run, and empty now
+    with pytest.raises(UsageError, match="already undone"):
+        shop.undo(runs[0])
+    shop.run()
+    alive = {r["id"] for r in read_table(tmp_path / "lake" / "silver").rows}
+    assert alive == {i for (i,) in shop.database.execute("SELECT id FROM c")}
+
+
+def _without(rows: Counter[tuple[tuple[str, str], ...]]) -> Counter[tuple[tuple[str, str], ...]]:
+    found: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for row, n in rows.items():
+        found[tuple((k, v) for k, v in row if k not in OURS)] += n
+    return found
+
+
+@pytest.fixture
+def shop(tmp_path: Path, pandas_platform: Any) -> Shop:
+    return Shop(tmp_path, pandas_platform)
+
+
+def test_a_dry_run_writes_nothing(shop: Shop) -> None:
+    run = shop.run().run_id
+    before, history = shop.rows(), shop.project.store.runs()
+    result = shop.undo(run, dry_run=True)
+    assert (result.dry_run, result.undone, result.status) == (True, run, "success")
+    assert [(n.name, n.deleted, n.version) for n in result.nodes][-1] == ("bronze", 10, None)
+    assert (shop.rows(), shop.project.store.runs()) == (before, history)
+
+
+def test_later_runs_are_in_the_way_and_quiet_ones_are_not(shop: Shop) -> None:
+    first = shop.run().run_id
+    shop.sql(*CHANGES[0])
+    second = shop.run().run_id
+    with pytest.raises(UndoRefused) as refused:
+        shop.undo(first)
+    assert any(o.startswith("lake.silver: run") and second in o for o in refused.value.obstacles)
+    shop.run(select=["silver", "dim", "gold"])  # nothing new for them
+    shop.undo(second)
+    shop.undo(first)
+    assert all(not rows for rows in shop.rows().values())
+
+
+def test_a_consumer_in_a_later_run_is_in_the_way(shop: Shop) -> None:
+    bronze = shop.run(select="bronze").run_id
+    silver = shop.run(select="silver").run_id
+    with pytest.raises(UndoRefused, match=f"node `silver` consumed version 0 in run {silver}"):
+        shop.undo(bronze)
+    shop.undo(silver)
+    shop.undo(bronze)
+    assert not shop.rows()["bronze"]
+
+
+def test_commits_of_others_and_vacuumed_files_are_in_the_way(shop: Shop) -> None:
+    shop.run()
+    shop.sql(*CHANGES[0])
+    second = shop.run().run_id
+    place = str(shop.folder / "lake" / "gold")
+    DeltaTable(place).optimize.compact()  # touches no row
+    assert shop.undo(second, dry_run=True).status == "success"
+    vacuumed = DeltaTable(str(shop.folder / "lake" / "gold"))
+    vacuumed.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    with pytest.raises(UndoRefused, match=r"lake\.gold: 1 of the 1 files of version 0 were vacuumed"):
+        shop.undo(second)
+    write_deltalake(place, DeltaTable(place).to_pyarrow_table(), mode="append")
+    with pytest.raises(UndoRefused, match=r"version \d+ is somebody else's \(WRITE\)"):
+        shop.undo(second)
+
+
+def test_what_cannot_be_undone_is_told(shop: Shop) -> None:
+    with pytest.raises(UsageError, match="there is no run `x`"):
+        shop.undo("x")
+    first = shop.run().run_id
+    undone = shop.undo(first).run_id
+    with pytest.raises(UsageError, match="is itself an undo"):
+        shop.undo(undone)
+
+
+def test_an_approval_taken_back_opens_its_holds_again(shop: Shop) -> None:
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run().run_id
+    before = shop.rows(), shop.project.holds()
+    approved = shop.project.approve(held, platform=shop.platform, check=True)
+    assert shop.project.holds() == {}
+    shop.undo(approved.run_id)
+    assert (shop.rows(), shop.project.holds()) == before
+    rejected = shop.project.reject(held)
+    shop.undo(rejected.run_id)
+    assert shop.project.holds() == before[1]
+    assert sum(n.held for n in shop.run().nodes) == 4
