@@ -321,7 +321,8 @@ class Runner:
         read = ready.rows_read()
         if advice := feed_worth(job, read):
             log.info("%s: %s", job.node.name, advice)
-        end = Ending(counts, read, version, ready.versions, coverage, ready.warnings)
+        made = version is not None or ready.events is not None or ready.recovery is not None
+        end = Ending(counts, read, version, ready.versions, coverage, ready.warnings, ready.recovery, made)
         return self._record(this, began, end)
 
     def _version(self, job: Job, engine: Engine, state: TableState | None, ready: Ready) -> int | None:
