@@ -24,10 +24,13 @@ demo: $(READY)  ## Run a small shop from its database to Gold, change it, run ag
 test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
 	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
 
-soak: $(READY)  ## Live through 2,160 generated histories in process and 108 on Spark (about an hour)
+soak: $(READY)  ## Live through 2,160 generated histories in process and 108 on Spark, die at every point and at random (hours)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_source_faults.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_histories.py -m spark -k every_run $(ARGS)
+	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_protocol.py tests/test_fencing.py $(ARGS)
+	@STRANDLINE_EXAMPLES=24 STRANDLINE_SOAK_MINUTES=30 $(BIN)/python -m pytest -rP tests/test_fault_points.py $(ARGS)
+	@STRANDLINE_EXAMPLES=24 $(JAVA) $(BIN)/python -m pytest tests/test_fault_points_spark.py $(ARGS)
 
 bench: $(READY)  ## Race against a script by hand and a plain MERGE (ARGS="--rows 100000", --json)
 	@$(JAVA) $(BIN)/python -m bench $(ARGS)
