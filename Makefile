@@ -24,7 +24,7 @@ demo: $(READY)  ## Run a small shop from its database to Gold, change it, run ag
 test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
 	@$(JAVA) $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-soak: $(READY)  ## Live through 2,160 generated pasts and 1,008 histories in process, 108 and 100 on Spark (hours)
+soak: $(READY)  ## Live through thousands of generated pasts, die at every point and at random (hours)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_source_faults.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/parity/test_feeds.py -m "not spark" $(ARGS)
@@ -32,6 +32,9 @@ soak: $(READY)  ## Live through 2,160 generated pasts and 1,008 histories in pro
 	@STRANDLINE_EXAMPLES=84 $(BIN)/python -m pytest tests/parity/test_events.py tests/parity/test_sequence.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=100 $(JAVA) $(BIN)/python -m pytest tests/parity/test_events.py -m spark $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_feeds.py -m spark $(ARGS)
+	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_protocol.py tests/test_fencing.py $(ARGS)
+	@STRANDLINE_EXAMPLES=24 STRANDLINE_SOAK_MINUTES=30 $(BIN)/python -m pytest -rP tests/test_fault_points.py $(ARGS)
+	@STRANDLINE_EXAMPLES=24 $(JAVA) $(BIN)/python -m pytest tests/test_fault_points_spark.py $(ARGS)
 
 bench: $(READY)  ## Race against a script by hand and a plain MERGE (ARGS="--rows 100000", --json)
 	@$(JAVA) $(BIN)/python -m bench $(ARGS)

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench import data as made
 from bench.measure import Contestant, Gauge, markdown, race, summary
+from bench.ours import Ours
 
 KINDS = {
     "load": "initial load",
@@ -22,7 +23,7 @@ KINDS = {
 }
 DELETES = ("snapshot_diff", "sql_compare", "watermark_window")
 HISTORY = ("feed", "scd2")
-ALONE = ("quiet", "versions", "bronze")  # nobody to race against: these have a limit to keep
+ALONE = ("quiet", "versions", "bronze", "recovery")  # nobody to race against: these have a limit to keep
 
 
 def main() -> None:
@@ -45,12 +46,13 @@ def main() -> None:
 def _all(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {"workloads": []}
     data = args.data or folder / "data"
-    if _wanted(args, *KINDS, *DELETES, *HISTORY) or not args.workload:
+    if _wanted(args, *KINDS, *DELETES, *HISTORY, "recovery") or not args.workload:
         for rows, shape in _sizes(args):
             made.make(data / f"{shape}-{rows}", rows, shape)
     if args.only != "spark":
         _in_process(folder, data, args, report)
-    if args.only != "pandas" and (not args.workload or _wanted(args, *KINDS, *DELETES, *HISTORY, "quiet", "versions")):
+    alone = ("quiet", "versions", "recovery")
+    if args.only != "pandas" and (not args.workload or _wanted(args, *KINDS, *DELETES, *HISTORY, *alone)):
         _spark(folder, data, args, report)
     if not args.workload or _wanted(args, "bronze"):
         from bench import bronze
@@ -68,6 +70,12 @@ def _in_process(folder: Path, data: Path, args: argparse.Namespace, report: dict
         for kind in _kinds(args):
             racers = in_process.contestants(folder / f"local-{shape}-{rows}", data / f"{shape}-{rows}", kind)
             _one(report, args, f"in process, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
+        if not args.workload or "recovery" in args.workload:
+            from strandline.engine.local.workspace import LocalPlatform
+
+            place = folder / f"recovery-local-{shape}-{rows}" / "ours"
+            ours = Ours(place, data / f"{shape}-{rows}", LocalPlatform(), in_process.load)
+            _recovery(report, args, f"in process, {rows:,} {shape} rows, recovery", ours)
 
 
 def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str, Any]) -> None:
@@ -89,6 +97,10 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
                 _one(report, args, f"Spark, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
             _deletes(folder, data / f"{shape}-{rows}", args, report, (rows, shape), platform, gauge)
             _history(folder, data / f"{shape}-{rows}", args, report, (rows, shape), platform, gauge)
+            if not args.workload or "recovery" in args.workload:
+                place = folder / f"recovery-spark-{shape}-{rows}" / "ours"
+                ours = Ours(place, data / f"{shape}-{rows}", platform, lambda *_: None)
+                _recovery(report, args, f"Spark, {rows:,} {shape} rows, recovery", ours)
         if not args.workload or "quiet" in args.workload:
             seconds, jobs = on_spark.quiet_nodes(folder / "quiet", platform, gauge)
             report["quiet_nodes"] = {
@@ -153,6 +165,15 @@ def _deletes(
         place = folder / f"deletes-{shape}-{rows}"
         racers = deletes.contestants(place, data, rows, kind, platform, platform.session)
         _one(report, args, f"Spark, {rows:,} {shape} rows, {deletes.KINDS[kind]}", racers, gauge)
+
+
+def _recovery(report: dict[str, Any], args: argparse.Namespace, title: str, ours: Ours) -> None:
+    from bench import recovery
+
+    print(f"… {title}", file=sys.stderr)
+    found = recovery.measure(ours, args.rounds)
+    report.setdefault("recovery", []).append({"title": title, **found})
+    _say(args, recovery.markdown(title, found))
 
 
 def _one(report: dict[str, Any], args: argparse.Namespace, title: str, racers: list[Contestant], gauge: Gauge) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -75,15 +77,15 @@ class Case:
         self.start, self.runs, self.mode = folder / "start", runs, mode
         self.start.mkdir()
         project(self.start, mode, soft=False)
-        self._lands(self.start, ONE)
+        self.lands(self.start, ONE)
         assert runs.run(self.start, 1).statuses() == ["success"]
         self.expected = {}
         for again in (False, True):
             whole = self.copy(folder / f"whole{again}")
-            self._lands(whole, TWO)
+            self.lands(whole, TWO)
             assert runs.run(whole, 2).statuses() == ["success"]
             if again:
-                self._lands(whole, THREE)
+                self.lands(whole, THREE)
                 runs.run(whole, 3)
             self.expected[again] = picture(whole)
 
@@ -93,14 +95,14 @@ class Case:
         return to
 
     @staticmethod
-    def _lands(folder: Path, text: str) -> None:
+    def lands(folder: Path, text: str) -> None:
         (folder / "landing").mkdir(exist_ok=True)
         (folder / "landing" / "rows.csv").write_text(text)
 
     def dies(self, folder: Path, *faults: str) -> None:
         """Die at each of the points, one run after the other; then run again, and once more."""
         self.copy(folder)
-        self._lands(folder, TWO)
+        self.lands(folder, TWO)
         for fault in faults:
             ended = self.runs.run(folder, 2, fault)
             assert ended.killed == fault.endswith("kill"), (fault, ended)
@@ -110,7 +112,7 @@ class Case:
         assert self.runs.run(folder, 2).statuses()[0] in ("success", "unchanged")
         agrees(folder)
         assert picture(folder) == self.expected[False], faults
-        self._lands(folder, THREE)
+        self.lands(folder, THREE)
         self.runs.run(folder, 3)
         assert picture(folder) == self.expected[True], faults
         agrees(folder)
@@ -128,6 +130,28 @@ def test_nothing_twice_and_nothing_lost(
 ) -> None:
     first = ["log.before:kill"] if point in IN_RECOVERY else []
     prepared(mode).dies(tmp_path / "p", *first, f"{point}:{action}")
+
+
+def test_killed_at_random_times(
+    prepared: Callable[[str], Case], runs: Runs, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """As often as it takes to get through; in `make soak` for half an hour."""
+    minutes, dice = float(os.environ.get("STRANDLINE_SOAK_MINUTES", "0")), random.Random(7)
+    ends, deaths, rounds = time.monotonic() + 60 * minutes, 0, 0
+    while rounds < len(MODES) or time.monotonic() < ends:
+        case = prepared(list(MODES)[rounds % len(MODES)])
+        folder = tmp_path / f"p{rounds}"
+        case.copy(folder)
+        case.lands(folder, TWO)
+        while (ended := runs.run(folder, 2, alarm=dice.uniform(0.01, 1.0))).killed:
+            deaths += 1
+        assert ended.statuses()[0] in ("success", "unchanged"), ended
+        agrees(folder)
+        assert picture(folder) == case.expected[False]
+        shutil.rmtree(folder)
+        rounds += 1
+    record_property("deaths", deaths)
+    print(f"{rounds} batches, {deaths} deaths, 0 differences")  # noqa: T201 – the count that `make soak` reports
 
 
 def test_there_are_enough_points() -> None:

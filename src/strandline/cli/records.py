@@ -148,6 +148,6 @@ def _print_batches(talk: Talk, batches: Sequence[RunRow]) -> None:
 def _batch(row: RunRow) -> dict[str, Any]:
     """A batch as recorded; the parts that are stored as JSON are opened."""
     values = dict(vars(row))
-    for key in ("coverage", "warnings"):
+    for key in ("coverage", "warnings", "metrics"):
         values[key] = json_.loads(values[key]) if values[key] else None
     return values

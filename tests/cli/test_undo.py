@@ -1,0 +1,69 @@
+"""`undo` and `retry` from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import FAILING, Call, add
+
+SHOP = ("--project-dir", "shop")
+
+
+def test_a_run_is_taken_back(cli: Call, shop: Path) -> None:
+    first = cli("run", *SHOP, "--json").json["run_id"]
+    dry = cli("undo", first, *SHOP, "--dry-run", "--json")
+    assert dry.code == 0
+    assert (dry.json["undone"], dry.json["dry_run"], dry.json["status"]) == (first, True, "success")
+    assert all(n["version"] is None and n["deleted"] for n in dry.json["nodes"])
+    assert "nothing was written" in cli("undo", first, *SHOP, "--dry-run").out
+
+    orders = shop / "landing" / "orders.csv"
+    orders.write_text(orders.read_text().replace("1,", "1001,", 1) + "")
+    second = cli("run", *SHOP, "--json").json["run_id"]
+    refused = cli("undo", first, *SHOP, "--json")
+    assert refused.code == 2
+    assert refused.json["error"]["code"] == "undo_refused"
+    assert any(second in text for text in refused.json["error"]["obstacles"])
+    assert second in cli("undo", first, *SHOP).err
+
+    undone = cli("undo", second, *SHOP, "--json")
+    assert undone.code == 0
+    assert list(undone.json) == ["run_id", "status", "nodes", "undone", "dry_run"]
+    again = cli("undo", second, *SHOP)
+    assert again.code == 2
+    assert f"is already undone, by run {undone.json['run_id']}" in again.err
+    told = cli("undo", first, *SHOP).out
+    assert f"run {first} is undone" in told
+    assert cli("undo", "nothing", *SHOP, "--json").json["error"]["code"] == "usage"
+
+
+def test_only_what_failed_is_tried_again(cli: Call, shop: Path) -> None:
+    assert "nothing to retry" in cli("retry", *SHOP).out
+    add(shop, FAILING)
+    assert cli("run", *SHOP).code == 1
+    file = shop / "strandline.yaml"
+    file.write_text(file.read_text().replace("amout", "amount"))
+    again = cli("retry", *SHOP, "--json")
+    assert again.code == 0
+    assert [(n["name"], n["status"]) for n in again.json["nodes"]] == [
+        ("gold_wrong", "success"),
+        ("gold_after", "success"),
+    ]
+    nothing = cli("retry", *SHOP, "--json")
+    assert (nothing.code, nothing.json) == (0, {"run_id": None, "status": "success", "nodes": []})
+
+
+def test_status_and_history_tell_of_a_recovery(cli: Call, shop: Path) -> None:
+    from strandline import faults
+
+    with faults.armed("log.before@silver_orders:raise"):
+        assert cli("run", *SHOP).code == 1
+    assert cli("run", *SHOP).code == 0
+    states = {n["name"]: n for n in cli("status", *SHOP, "--json").json["nodes"]}
+    text = "finished the record of batch 1, which had landed before its runner died"
+    assert states["silver_orders"]["recovery"]["done"] == text
+    assert states["bronze_orders"]["recovery"] is None
+    assert text in " ".join(cli("status", *SHOP).out.split())
+    batches = cli("history", *SHOP, "--node", "silver_orders", "--json").json["batches"]
+    assert any(b["recovery"] == text for b in batches)
+    assert all(isinstance(b["metrics"], dict) for b in batches)

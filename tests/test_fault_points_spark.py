@@ -1,0 +1,107 @@
+"""The same on Spark: processes that die at a point, on a JVM that lives on; and a JVM that is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crashing import ROOT, agrees, at, picture
+from tests.test_fault_points import INSIDE, MODES, ONE, SOAK, THREE, TWO, project
+
+from strandline.project import load
+from strandline.retry import Retry
+from strandline.types import Clock
+
+pytestmark = pytest.mark.spark
+CI = ("running.after", "stage.after", "alter.fill", "commit.before", "commit.after", "log.after")
+POINTS = [p for p in INSIDE if "#" not in p and not p.startswith("recover")] if SOAK else CI
+IN_CI = [m for m in MODES if SOAK or m != "overwrite"]
+
+
+def lands(folder: Path, text: str) -> None:
+    (folder / "landing").mkdir(exist_ok=True)
+    (folder / "landing" / "rows.csv").write_text(text)
+
+
+def run(folder: Path, platform: Any, hour: int) -> list[str]:
+    result = load(folder).run(platform=platform, threads=1, clock=Clock(at(hour)), retry=Retry(attempts=1))
+    return [n.status for n in result.nodes]
+
+
+@pytest.fixture(scope="module")
+def gateway(spark_platform: Any) -> dict[str, str]:
+    """How another process finds the JVM of this one."""
+    found = spark_platform.session.sparkContext._gateway.gateway_parameters
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "PYSPARK_GATEWAY_PORT": str(found.port),
+        "PYSPARK_GATEWAY_SECRET": found.auth_token,
+    }
+
+
+@pytest.fixture(scope="module")
+def prepared(spark_platform: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any, Any]]:
+    """Per mode a project after its first run, and what it looks like after one and two more."""
+    found = {}
+    for mode in IN_CI:
+        folder = tmp_path_factory.mktemp(mode)
+        start, whole = folder / "start", folder / "whole"
+        start.mkdir()
+        project(start, mode, soft=False)
+        lands(start, ONE)
+        assert run(start, spark_platform, 1) == ["success"]
+        shutil.copytree(start, whole)
+        project(whole, mode, soft=True)
+        pictures = []
+        for hour, text in ((2, TWO), (3, THREE)):
+            lands(whole, text)
+            run(whole, spark_platform, hour)
+            pictures.append(picture(whole))
+        found[mode] = (start, *pictures)
+    return found
+
+
+def dies(folder: Path, start: Path, mode: str, point: str, environment: dict[str, str], *alone: str) -> Any:
+    shutil.copytree(start, folder)
+    project(folder, mode, soft=True)
+    lands(folder, TWO)
+    command = [sys.executable, "-m", "tests.spark_client", str(folder), "2", point, *alone]
+    return subprocess.run(command, env=environment, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
+
+
+def makes_good(folder: Path, platform: Any, expected: tuple[Any, Any]) -> None:
+    assert run(folder, platform, 2)[0] in ("success", "unchanged")
+    agrees(folder)
+    assert picture(folder) == expected[0]
+    lands(folder, THREE)
+    run(folder, platform, 3)
+    assert picture(folder) == expected[1]
+    agrees(folder)
+
+
+@pytest.mark.parametrize("mode", IN_CI)
+@pytest.mark.parametrize("point", POINTS)
+def test_nothing_twice_and_nothing_lost(
+    tmp_path: Path, spark_platform: Any, prepared: Any, gateway: dict[str, str], mode: str, point: str
+) -> None:
+    start, *expected = prepared[mode]
+    died = dies(tmp_path / "p", start, mode, point, gateway)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    makes_good(tmp_path / "p", spark_platform, tuple(expected))
+
+
+@pytest.mark.parametrize("point", POINTS if SOAK else ["commit.before"])
+def test_the_jvm_is_killed(tmp_path: Path, spark_platform: Any, prepared: Any, gateway: Any, point: str) -> None:
+    start, *expected = prepared["append"]
+    own = {k: v for k, v in gateway.items() if not k.startswith("PYSPARK_GATEWAY")}
+    died = dies(tmp_path / "p", start, "append", point, own, "alone")
+    assert died.stdout in ("failed", "success"), died.stderr  # after the commit nobody needs it
+    makes_good(tmp_path / "p", spark_platform, tuple(expected))
