@@ -18,7 +18,7 @@ from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
 from strandline.engine.plan_rows import write_rows
 from strandline.errors import StalePlan, UsageError
-from strandline.run import Entry, Ready
+from strandline.ready import Entry, Ready
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals
 from strandline.types import Column, Relation, Schema, Table, TableState

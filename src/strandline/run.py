@@ -15,10 +15,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from strandline import batch as batches
-from strandline import history, slices, through
-from strandline.batch import Landing, Outcome
-from strandline.changelog import change_rows, evidence, sample_deletes
+from strandline import history, slices
+from strandline.batch import Landing
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
 from strandline.control import fence, ledger
@@ -26,20 +24,16 @@ from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
 from strandline.control.undo import FEED, UNDOES
 from strandline.engine import delta_feed
 from strandline.engine.base import Engine
-from strandline.errors import CommitConflict, DuplicateKeys, Fenced, StalePlan, StrandlineError, internal, taken
+from strandline.errors import CommitConflict, DuplicateKeys, Fenced, StrandlineError, internal, taken
 from strandline.faults import point
 from strandline.job import Feed, Job, Planned
 from strandline.journal import log, step, timings
-from strandline.plan.reading import is_lake
 from strandline.plan.worth import feed_worth
+from strandline.ready import Entry, Ready, plan_node, prepare, readied
 from strandline.result import NodeResult, PlannedNode
-from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
+from strandline.strategy.changes import ChangeSet, Counts
 from strandline.switches import enabled
-from strandline.types import Column, Commit, Table, TableState, Token
-
-_PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
-"""Ways of finding deletes that do not look at every row of the table: what was noted of the others stays noted."""
+from strandline.types import Commit, Table, TableState, Token
 
 Describe = Callable[..., TableState | None]  # `Engine.describe`, of an engine or of the table format alone
 
@@ -59,75 +53,12 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A batch that only needs to be applied: by the run that prepared it, or later from a plan."""
-
-    changes: ChangeSet
-    coverage: Mapping[str, Any]
-    rows_read: Callable[[], int | None]
-    versions: Mapping[str, int]
-    added: Sequence[Column] = ()
-    system: Mapping[str, Column] = field(default_factory=dict)
-    notes: Sequence[ChangeRow] = ()
-    warnings: Sequence[str] = ()
-    duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
-    events: Landing | None = None  # what a history in business time commits first
-    recovery: str | None = None  # its events landed before: what is told of the runner that died
-
-
-@dataclass(frozen=True)
 class Landed:
     """The newest batch in a node's own tables: its first commit, and whether the table itself shows it."""
 
     commit: Commit
     state: TableState | None
     folded: bool = True
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One node of a plan: what to apply, and what it was made from."""
-
-    name: str
-    batch: int
-    target: TableState | None
-    ready: Ready
-
-    def check(
-        self, job: Job, batch: int, state: TableState | None, describe: Callable[[Table], TableState | None]
-    ) -> None:
-        """The plan is stale when the records, the target or a lake source are not what they were."""
-        if batch != self.batch:
-            raise StalePlan(f"{self.name}: the plan is for batch {self.batch}, and the next one is {batch}")
-        then, now = ((s.table_id, s.version) if s else None for s in (self.target, state))
-        if then != now:
-            raise StalePlan(f"{self.name}: {job.target.label} was at version {_seen(then)}, and is at {_seen(now)}")
-        if events := self.ready.events:
-            there = describe(events.table)
-            then, now = ((s.table_id, s.version) if s else None for s in (events.state, there))
-            if then != now:
-                raise StalePlan(f"{self.name}: {events.table.label} was at {_seen(then)}, and is at {_seen(now)}")
-        for input_ in job.inputs:
-            pin = self.ready.coverage.get("sources", {}).get(input_.key)
-            lake = describe(slices.lake_of(job, input_)) if pin else None
-            if pin and (lake is None or [lake.table_id, lake.version] != list(pin[:2])):
-                now = (lake.table_id, lake.version) if lake else None
-                raise StalePlan(f"{self.name}: {input_.label} was at version {pin[1]}, and is at {_seen(now)}")
-
-    def coverage(self, job: Job, describe: Callable[[Table], TableState | None]) -> dict[str, Any]:
-        """What the batch covers, with the versions of the sources that the same plan has written by now."""
-        coverage = dict(self.ready.coverage)
-        sources = dict(coverage.get("sources", {}))
-        for input_ in job.inputs:
-            if is_lake(job.project, input_.read) and input_.key not in sources:
-                state = describe(slices.lake_of(job, input_))
-                if state is not None:
-                    sources[input_.key] = slices.pin(job, state, slices.feed_of(job, input_))
-        return {**coverage, "sources": sources}
-
-
-def _seen(state: tuple[str, int] | None) -> str:
-    return "none" if state is None else str(state[1])
 
 
 @dataclass(frozen=True)
@@ -511,93 +442,6 @@ class Runner:
                 takes_back=coverage.get(UNDOES),
             )
         )
-
-
-def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
-    """Steps 1 to 4: read, transform, reconcile, judge."""
-    name = job.node.name
-    with step(name, "read"):
-        slice_ = through.read(job, engine, state)
-    point("read.after", name)
-    with step(name, "transform"):
-        transformed = through.transform(job, engine, slice_)
-    if job.events is not None:
-        with step(name, "fold"):
-            return history.prepare(job, engine, slice_, transformed, state)
-    with step(name, "reconcile"):
-        made = batches.reconcile(job, engine, slice_, transformed, state)
-    with step(name, "evaluate"):
-        outcome = batches.evaluate(job, engine, slice_, transformed.rows, made)
-    counts = outcome.changes.counts
-    emptied = outcome.changes.removals is Removals.EVERYTHING and counts is not None and counts.deleted
-    if emptied and counts and counts.inserted + counts.unchanged == 0:
-        text = f"the source is empty, so {job.target.label} is overwritten with nothing"
-        outcome = replace(outcome, warnings=(*outcome.warnings, text))
-    point("judged", name)
-    return outcome
-
-
-def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
-    """What this batch covers, for the next ones to know."""
-    coverage = dict(outcome.slice.coverage)
-    if job.node.write.keyed:
-        coverage["at"] = job.at.isoformat()
-    m, counts = outcome.measured, outcome.changes.counts
-    if m:
-        new = outcome.verdict.found if outcome.verdict and outcome.verdict.kind == "hold" else 0
-        open_ = m["open"] + m["silenced"] + m["missing"] + new
-        partly = job.detection is not None and job.detection.mode in _PARTLY
-        coverage["notes"] = open_ or (int(job.past.memory.get("notes", 0)) if partly else 0)
-        coverage["held"] = counts.held if counts else 0
-    return coverage
-
-
-def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
-    """What is left to apply of a prepared batch."""
-    token = Token(job.project.config.project, job.node.name, job.batch, "")
-    keys = job.node.write.keys
-    return Ready(
-        outcome.changes,
-        _coverage(job, outcome),
-        lambda: outcome.slice.rows_read,
-        outcome.slice.versions,
-        outcome.made.fit.added,
-        outcome.made.system,
-        change_rows(job, engine, outcome, token),
-        outcome.warnings,
-        lambda: batches.duplicate_keys(engine, outcome.rows, keys),
-        outcome.events,
-    )
-
-
-def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[PlannedNode, Planned, Ready]:
-    """What a run would do to this node's table, and the table as it would be; nothing is written."""
-    began = time.monotonic()
-    outcome = prepare(job, engine, state)
-    changes, verdict = outcome.changes, outcome.verdict
-    if changes.counts is None:
-        staged = engine.stage(rows_of(changes.additions), measures(), None)
-        changes = replace(changes, additions=staged.relation, counts=Counts(**staged.measures))
-    counts = changes.counts or Counts()
-    result = PlannedNode(
-        job.node.name,
-        "held" if counts.held else "success" if counts.any or state is None else "unchanged",
-        outcome.slice.rows_read,
-        counts.inserted,
-        counts.updated,
-        counts.deleted,
-        counts.reopened,
-        counts.held,
-        seconds=round(time.monotonic() - began, 3),
-        warnings=list(outcome.warnings),
-        verdict=verdict.kind if verdict else None,
-        delete_percent=round(verdict.percent, 3) if verdict and verdict.percent is not None else None,
-        sample_deletes=sample_deletes(engine, outcome),
-        reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,
-    )
-    rows = engine.query(after(changes, batches.target_rows(job, engine, state)))
-    ready = readied(job, engine, replace(outcome, changes=changes))
-    return result, Planned(rows, changes.roles, Feed(job.batch, outcome.slice.coverage)), ready
 
 
 def _counted(commit: Commit) -> Counts:

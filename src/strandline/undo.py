@@ -19,8 +19,9 @@ from strandline.engine.delta_past import commits, unreadable
 from strandline.errors import UndoRefused
 from strandline.faults import point
 from strandline.job import Job
+from strandline.ready import Ready
 from strandline.result import NodeResult
-from strandline.run import Ready, Runner, versions_of
+from strandline.run import Runner, versions_of
 from strandline.sql.expr import cast, col, named, rows_of, select, table
 from strandline.strategy import append as appending
 from strandline.strategy.changes import ChangeSet, Counts, Removals
