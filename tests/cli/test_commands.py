@@ -147,7 +147,8 @@ def test_status_explains_a_batch_that_never_ended(cli: Call, shop: Path) -> None
     cli("run", "--project-dir", "shop")
     store = strandline.load(shop).store
     rows = store.control("gold_revenue")
-    store.put([replace(r, batch_status="RUNNING", batch_completed_at=None) for r in rows])
+    begun = {"batch_id": "gold_revenue/2", "batch_status": "RUNNING", "batch_completed_at": None}
+    assert store.put([replace(r, **begun) for r in rows])
     assert "at work now, or killed" in cli("status", "--project-dir", "shop").out
 
 
