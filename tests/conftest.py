@@ -24,6 +24,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on Spark come last, and stay together in one process: they share one session."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
