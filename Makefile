@@ -22,7 +22,7 @@ demo: $(READY)  ## Run a small shop from its database to Gold, change it, run ag
 	@$(JAVA) $(BIN)/strandline demo
 
 test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
-	@$(JAVA) $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(JAVA) scripts/test $(ARGS)
 
 soak: $(READY)  ## Live through thousands of generated pasts, die at every point and at random (hours)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_source_faults.py -m "not spark" $(ARGS)

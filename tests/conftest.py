@@ -24,13 +24,9 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Spark come last, and stay together in one process: they share one session."""
+    """Tests on Spark come last: what can fail in a second should not wait for minutes."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(params=ENGINES)
