@@ -14,11 +14,13 @@ import pytest
 from sqlglot import exp
 
 from strandline.engine.base import FileSource
+from strandline.engine.delta_log import open_table
 from strandline.engine.sources.files import newest
 from strandline.errors import CastError, ReadError
 from strandline.sql.expr import rows_of
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
+from strandline.types import Table
 
 
 def land(tmp_path, **files):
@@ -110,7 +112,7 @@ def test_an_unreadable_line_is_named(tmp_path, platform, content, line):
     land(tmp_path, a_csv=content)
     with pytest.raises(ReadError, match=rf"a\.csv, line {line}: unreadable CSV"):
         run(tmp_path, platform, {"path": "a.csv"})
-    assert not (tmp_path / "lake" / "t").exists()
+    assert open_table(Table("t", str(tmp_path / "lake" / "t"))) is None
 
 
 def test_a_value_that_does_not_fit_its_schema(tmp_path, platform):

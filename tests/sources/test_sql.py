@@ -12,6 +12,7 @@ import sqlalchemy
 from strandline.config.model import ReadConfig
 from strandline.control.watermark import Mark, limits
 from strandline.engine.base import SqlEndpoint, SqlSource
+from strandline.engine.delta_log import open_table
 from strandline.engine.local.workspace import LocalPlatform
 from strandline.engine.sources.sql import plan_read
 from strandline.errors import CastError, ReadError
@@ -21,7 +22,7 @@ from strandline.sql.expr import table as table_
 from strandline.sql.portable import parse
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
-from strandline.types import Schema
+from strandline.types import Schema, Table
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_a_text_in_a_number_column_is_an_error_that_names_both(tmp_path, platfor
     shop.commit()
     with pytest.raises(ReadError.__mro__[1], match="column `amount`: the value 'twelve' is not a bigint"):
         run(tmp_path, platform, bronze({"table": "t"}))
-    assert not (tmp_path / "lake" / "t").exists()
+    assert open_table(Table("t", str(tmp_path / "lake" / "t"))) is None
 
 
 def test_a_query_with_a_cte_and_computed_columns(tmp_path, platform, shop):

@@ -89,7 +89,7 @@ def _never_committed(path: Path) -> bool:
 def creating(table: Table, *, new: bool) -> Iterator[None]:
     """A first write: its empty log tells a later run whose files these are. If it fails, empty folders go.
 
-    Files stay: they may be those of another runner who makes the same table at this moment.
+    Files stay, and the empty log beside them: they may be those of another runner who makes the same table now.
     """
     if not new:
         yield
@@ -99,9 +99,10 @@ def creating(table: Table, *, new: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # not empty
-            (path / _LOG).rmdir()
-            path.rmdir()
+        if [p.name for p in path.iterdir()] == [_LOG]:
+            with suppress(OSError):  # no longer empty
+                (path / _LOG).rmdir()
+                path.rmdir()
 
 
 def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
