@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
-import time
 
 import pytest
 
@@ -284,16 +282,3 @@ def test_a_fault_of_our_own_is_one_line_and_stops_only_its_descendants(
     assert by_name["revenue"].status == "skipped"
     assert by_name["silver_customers"].status == "success"
     assert result.exit_code == 1
-
-
-@pytest.mark.spark
-def test_what_a_killed_run_had_staged_is_swept(tmp_path):
-    from strandline.engine.spark.session import _sweep
-
-    for name, age in {"old": 2 * 24 * 3600, "new": 60}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "part-0.parquet").touch()
-        os.utime(tmp_path / name, (time.time() - age,) * 2)
-    _sweep(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["new"]
-    _sweep(tmp_path / "not there")
