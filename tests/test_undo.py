@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.crashing import agrees
 
+from strandline import faults
 from strandline.errors import UndoRefused, UsageError
 from strandline.project import StrandlineProject
 from strandline.testing.frames import read_table, spelled
@@ -224,3 +226,36 @@ def test_an_approval_taken_back_opens_its_holds_again(shop: Shop) -> None:
     shop.undo(rejected.run_id)
     assert shop.project.holds() == before[1]
     assert sum(n.held for n in shop.run().nodes) == 4
+
+
+@pytest.mark.parametrize(
+    "point", ["undo.before", "commit.before", "commit.after", "log.after", "put.before", "undo.after"]
+)
+def test_an_undo_that_died_is_finished_by_asking_again(shop: Shop, point: str) -> None:
+    shop.run()
+    before = shop.rows(), shop.records()
+    shop.sql(*CHANGES[0], *CHANGES[1])
+    second = shop.run().run_id
+    with faults.armed(f"{point}@silver:raise"):
+        assert shop.undo(second).exit_code == 1
+    shop.undo(second)
+    assert (shop.rows(), shop.records()) == before
+    agrees(shop.folder, TABLES)
+    with pytest.raises(UsageError, match="already undone"):
+        shop.undo(second)
+
+
+@pytest.mark.parametrize("point", ["reject.before", "log.before", "log.after"])
+def test_a_rejection_that_died_is_made_by_asking_again(shop: Shop, point: str) -> None:
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run().run_id
+    with faults.armed(f"{point}@silver:raise"), pytest.raises(faults.InjectedFault):
+        shop.project.reject(held)
+    if point == "log.after":  # it is in the history, and so it counts
+        assert shop.project.holds() == {}
+    else:
+        shop.project.reject(held)
+    assert shop.project.holds() == {}
+    assert sum(n.held for n in shop.run().nodes) == 0
+    agrees(shop.folder, TABLES)
