@@ -17,7 +17,7 @@ from strandline import faults
 from strandline.engine.staging import staging, sweep
 from strandline.errors import CommitConflict, ReadError, SourceDown, StrandlineError
 from strandline.project import StrandlineProject
-from strandline.retry import Retry
+from strandline.retry import Checkpoint, Retry, newest
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -207,6 +207,20 @@ def test_retry_does_what_failed_and_what_waits_for_it(
     assert [(n.name, n.status) for n in again.nodes] == [("a", "success"), ("b", "success")]
     assert content(tmp_path, "b") == [(1, "A"), (2, "b"), (3, "c")]
     assert loaded.retry(platform=pandas_platform) is None
+
+
+def test_the_newest_checkpoint_is_the_last_begun_whatever_the_clock_said(tmp_path: Path) -> None:
+    for run_id in ("20250102T000000-ffff", "20250102T000000-0000", "20250101T000000-8888"):
+        Checkpoint(tmp_path, run_id, ["a"]).begin()
+        found = newest(tmp_path)
+        assert found is not None
+        assert found.run_id == run_id
+    for n in range(30):
+        Checkpoint(tmp_path, f"20250101T000000-{n}", ["a"]).begin()
+    assert len(list(tmp_path.iterdir())) == 20
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.run_id == "20250101T000000-29"
 
 
 @pytest.mark.parametrize("checkpoints", ["1", "0"])

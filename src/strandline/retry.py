@@ -22,6 +22,7 @@ from strandline.switches import enabled
 
 _T = TypeVar("_T")
 _KEPT = 20
+_NAMES = "[0-9]" * 8 + "-*.json"
 _DONE = ("success", "unchanged", "held")
 
 
@@ -58,14 +59,18 @@ class Checkpoint:
     nodes: Sequence[str]
     approved: str | None = None
     ended: dict[str, str] = field(default_factory=dict)
+    number: int = 1
 
     def begin(self) -> None:
         """Note what the run is going to do; old notes go."""
         if not enabled("CHECKPOINTS"):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        for old in sorted(self.folder.glob("*.json"))[: -_KEPT + 1]:
+        earlier = sorted(self.folder.glob(_NAMES))
+        for old in earlier[: -_KEPT + 1]:
             old.unlink(missing_ok=True)
+        # Two runs may begin within one second, and clocks go back: the order is counted.
+        self.number = int(earlier[-1].name.split("-")[0]) + 1 if earlier else 1
         self._write()
 
     def done(self, result: NodeResult) -> None:
@@ -82,15 +87,21 @@ class Checkpoint:
         return [n for n in self.nodes if self.ended.get(n) not in _DONE]
 
     def _write(self) -> None:
-        facts = {"run_id": self.run_id, "nodes": list(self.nodes), "approved": self.approved, "ended": self.ended}
+        facts = {
+            "run_id": self.run_id,
+            "nodes": list(self.nodes),
+            "approved": self.approved,
+            "ended": self.ended,
+            "number": self.number,
+        }
         partial = self.folder / f".{self.run_id}.part"
         partial.write_text(json.dumps(facts), encoding="utf-8")
-        partial.replace(self.folder / f"{self.run_id}.json")
+        partial.replace(self.folder / f"{self.number:08d}-{self.run_id}.json")
 
 
 def newest(folder: Path) -> Checkpoint | None:
     """The checkpoint of the newest run."""
-    for file in sorted(folder.glob("*.json"), reverse=True):
+    for file in sorted(folder.glob(_NAMES), reverse=True):
         facts: Mapping[str, object] = json.loads(file.read_text(encoding="utf-8"))
         return Checkpoint(folder, **facts)  # type: ignore[arg-type]
     return None
