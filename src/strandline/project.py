@@ -247,7 +247,7 @@ class StrandlineProject:
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
         with logged, self._platform(platform) as platform_:
             if not dry_run:
-                self._settle(runner, jobs)
+                self._settle(runner, jobs, platform_)
             changes = self.store.changes()
             noted = {(c.run_id, c.node) for c in changes}
             for job, taking in planned(jobs, run_id, self.store.runs(), noted):
@@ -260,12 +260,16 @@ class StrandlineProject:
         return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run)
 
     @staticmethod
-    def _settle(runner: Runner, jobs: Iterable[Job]) -> None:
-        """Finish the records of batches that landed while their runners died."""
+    def _settle(runner: Runner, jobs: Iterable[Job], platform: Platform) -> None:
+        """Finish the records of batches that landed while their runners died; an engine folds events that are left."""
         from strandline.engine.delta_log import describe
 
         for job in jobs:
-            runner.settle(job, describe, time.monotonic())
+            if job.events is None:
+                runner.settle(job, describe, time.monotonic())
+                continue
+            with platform.workspace(job.node.name) as engine:
+                runner.settle(job, engine.describe, time.monotonic(), engine)
 
     def holds(self) -> dict[str, list[ChangeRow]]:
         """The held deletes that nobody has decided on yet, by node."""

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from strandline import history, slices
+from strandline import history, restore, slices
 from strandline.batch import Landing
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
 from strandline.control import fence, ledger
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
-from strandline.control.undo import FEED, UNDOES
+from strandline.control.undo import BACK, FEED, UNDOES
 from strandline.engine import delta_feed
 from strandline.engine.base import Engine
 from strandline.errors import CommitConflict, DuplicateKeys, Fenced, StrandlineError, internal, taken
@@ -355,12 +355,15 @@ class Runner:
         token = replace(self.token(job), batch=commit.batch, number=commit.number, run_id=commit.run_id)
         this = replace(self.after(job, records, None), token=token)
         job, coverage = self.remembering(job, this), dict(commit.record.get("coverage", {}))
-        outcome = history.unfolded(job, engine, commit.batch, landed.state)
-        made, none = outcome.made, lambda: None
+        if coverage.get(UNDOES) and landed.state is not None:
+            ready = taken_back(job, engine, landed.state, coverage)
+        else:
+            outcome = history.unfolded(job, engine, commit.batch, landed.state)
+            made, versions = outcome.made, versions_of(job, coverage)
+            ready = Ready(outcome.changes, coverage, lambda: None, versions, made.fit.added, made.system)
         note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
-        versions = versions_of(job, coverage)
-        ready = Ready(outcome.changes, coverage, none, versions, made.fit.added, made.system, warnings=(note,))
-        return self.land(job, engine, this, landed.state, replace(ready, recovery=note), began)
+        ready = replace(ready, warnings=(note,), recovery=note)
+        return self.land(job, engine, this, landed.state, ready, began)
 
     def _record(self, this: Batch, began: float, end: Ending) -> NodeResult:
         """Write the batch into the history and make it the newest state."""
@@ -452,6 +455,15 @@ def _counted(commit: Commit) -> Counts:
 
 def _measured(metrics: Mapping[str, Any]) -> Counts:
     return Counts(inserted=int(metrics.get("numOutputRows") or metrics.get("num_added_rows") or 0))
+
+
+def taken_back(job: Job, engine: Engine, state: TableState, coverage: Mapping[str, Any]) -> Ready:
+    """What puts a table back to where it was before the version that an undo names."""
+    version, held = coverage.get(BACK), int(coverage.get("held", 0))
+    changes = restore.untouched(state, held)
+    if version is not None:
+        changes = restore.without(job.target, engine, state, version)
+    return Ready(changes, coverage, lambda: None, versions_of(job, coverage))
 
 
 def versions_of(job: Job, coverage: Mapping[str, Any]) -> dict[str, int]:

@@ -7,25 +7,23 @@ Columns that the run added stay, and a table that the run made is empty afterwar
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sqlglot import exp
-
+from strandline import restore
+from strandline.batch import Landing
 from strandline.control.ledger import RunRow
-from strandline.control.undo import Taking, in_the_way, takings
-from strandline.engine.base import Engine, LakeSource
-from strandline.engine.delta_past import commits, unreadable
+from strandline.control.undo import BACK, Taking, in_the_way, takings
+from strandline.engine.base import Engine
+from strandline.engine.delta_past import Commit, commits, unreadable
 from strandline.errors import UndoRefused
 from strandline.faults import point
 from strandline.job import Job
 from strandline.ready import Ready
 from strandline.result import NodeResult
-from strandline.run import Runner, versions_of
-from strandline.sql.expr import cast, col, named, rows_of, select, table
-from strandline.strategy import append as appending
-from strandline.strategy.changes import ChangeSet, Counts, Removals
-from strandline.types import Relation, TableState
+from strandline.run import Runner, taken_back
+from strandline.strategy.changes import Counts
+from strandline.types import TableState
 
 
 def planned(
@@ -37,18 +35,27 @@ def planned(
     gone = [t for t in taken if t.node not in by_node or by_node[t.node].target.label != t.table]
     if gone:
         raise UndoRefused(run_id, [f"{t.table}: node `{t.node}` of this project no longer writes it" for t in gone])
-    past = {t.table: commits(by_node[t.node].target) for t in taken}
+    places = {p.label: p for t in taken for p in (by_node[t.node].target, by_node[t.node].events) if p}
+    past = {label: commits(place) for label, place in places.items()}
+    taken = [replace(t, events=_events(by_node[t.node], t, past)) for t in taken]
     obstacles = [str(o) for o in in_the_way(taken, history, past, noted)]
-    folded = [t for t in taken if by_node[t.node].events is not None]
-    obstacles += [f"{t.table}: it is folded from events (effective_at), which are never taken back" for t in folded]
-    for t in taken:
-        version = t.batch.version
-        lost = unreadable(by_node[t.node].target, version - 1) if version else None
-        obstacles += [f"{t.table}: {lost}"] if lost else []
+    for label, version in (made for t in taken for made in t.made):
+        lost = unreadable(places[label], version - 1) if version else None
+        obstacles += [f"{label}: {lost}"] if lost else []
     if obstacles:
         raise UndoRefused(run_id, obstacles)
     order = {job.node.name: i for i, job in enumerate(jobs)}
     return [(by_node[t.node], t) for t in sorted(taken, key=lambda t: -order[t.node])]
+
+
+def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> tuple[str, int] | None:
+    """The version that the batch made of the table of its events, if it had new ones."""
+    if job.events is None:
+        return None
+    batch = taking.batch
+    mine = (c.version for c in past[job.events.label] if (c.record.get("run_id"), c.record.get("batch")) == batch.by)
+    version = next(mine, None)
+    return (job.events.label, version) if version is not None else None
 
 
 def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeResult:
@@ -75,48 +82,13 @@ def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:
 
 
 def _ready(job: Job, engine: Engine, state: TableState | None, taking: Taking) -> Ready:
-    coverage = taking.coverage
-    versions = versions_of(job, coverage)
-    note = f"took back batch {taking.batch.batch} of run {taking.batch.run_id}"
-    if state is None or taking.batch.version is None:
-        empty = Relation("", state.schema) if state else None
-        changes = _changes(empty, state, Counts(held=int(coverage.get("held", 0))))
-    else:
-        changes = _restored(job, engine, state, taking.batch.version)
-    return Ready(changes, coverage, lambda: None, versions, warnings=(note,))
-
-
-def _restored(job: Job, engine: Engine, state: TableState, version: int) -> ChangeSet:
-    """The rows of the version before in place of all there are, in the columns that the table has by now."""
-    now = engine.scan(LakeSource(job.target, state.version)).relation
-    if version == 0:
-        rows = engine.query(rows_of(now).limit(0))
-    else:
-        then = engine.scan(LakeSource(job.target, version - 1)).relation
-        rows = engine.query(_reshaped(then, state))
-    come, go = engine.fetch(appending.difference(rows, now, state.schema))[0]
-    return _changes(rows, state, Counts(inserted=int(come), deleted=int(go)))
-
-
-def _reshaped(then: Relation, state: TableState) -> exp.Select:
-    """Rows in the columns of today: what they had not is NULL, and a flag that they had not is false."""
-    flag = state.roles.get("deleted", "").casefold()
-    values = []
-    for c in state.schema:
-        old = then.schema.get(c.name)
-        missing = exp.false() if c.fold == flag else exp.null()
-        values.append(named(cast(col(old.name) if old else missing, c.type), c.name))
-    return select(*values).from_(table(then.name))
-
-
-def _changes(rows: Relation | None, state: TableState | None, counts: Counts) -> ChangeSet:
     assert state is not None, "a batch that was recorded has a table"
-    return ChangeSet(
-        rows or Relation("", state.schema),
-        state.schema,
-        Removals.EVERYTHING,
-        (),
-        state.partition_by,
-        state.roles,
-        counts,
-    )
+    version, events = taking.batch.version, None
+    coverage = {**taking.coverage, BACK: version}
+    if taking.events is not None and job.events is not None:
+        written = engine.describe(job.events)
+        assert written is not None, "and its events are there"
+        events = Landing(job.events, written, restore.without(job.events, engine, written, taking.events[1]), ())
+    ready = taken_back(job, engine, state, coverage)
+    note = f"took back batch {taking.batch.batch} of run {taking.batch.run_id}"
+    return replace(ready, warnings=(note,), events=events)

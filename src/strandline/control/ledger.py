@@ -80,6 +80,11 @@ class RunRow:
         """Is this a batch that was brought to an end? Of a number, one does."""
         return self.status in RECORDED
 
+    @property
+    def by(self) -> tuple[str, int]:
+        """The run and the number that its commits carry."""
+        return self.run_id, self.batch
+
 
 @dataclass(frozen=True)
 class ChangeRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.control.fence import KNOWN, MADE, RUN, counting
@@ -13,6 +13,8 @@ from strandline.errors import UsageError, did_you_mean
 
 UNDOES = "undoes"  # in a batch's coverage: the run that it takes back
 FEED = "feed"  # and the batch whose rows are in the table again; null: as before the first
+
+BACK = "back"  # and the version of the table that it takes back; null: the batch had not touched it
 
 # what a table format does to a table without touching a row
 _HARMLESS = (
@@ -29,13 +31,20 @@ class Taking:
     table: str
     batch: RunRow
     before: RunRow | None
+    events: tuple[str, int] | None = None  # the table of a history's events, and the version that the batch made of it
+
+    @property
+    def made(self) -> list[tuple[str, int]]:
+        """The versions that the batch made, and of which tables."""
+        mine = [(self.table, self.batch.version)] if self.batch.version is not None else []
+        return [*mine, *([self.events] if self.events else [])]
 
     @property
     def coverage(self) -> dict[str, Any]:
         """What the records say afterwards: as before the batch, and that it was taken back."""
         kept = _coverage(self.before) if self.before else {}
         feed = kept.get(FEED, self.before.batch) if self.before else None
-        rest = {k: v for k, v in kept.items() if k not in (RUN, KNOWN, MADE)}
+        rest = {k: v for k, v in kept.items() if k not in (RUN, KNOWN, MADE, BACK)}
         return {**rest, UNDOES: self.batch.run_id, FEED: feed}
 
 
@@ -71,7 +80,7 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
         why = f"is already undone, by run {', '.join(by)}" if by else "has changed nothing"
         raise UsageError(f"run `{run_id}` {why}", hint="`strandline history` shows what runs have done")
     taken = [Taking(r.node, r.target_table, r, _before(history, r)) for r in found]
-    return [t for t in taken if t.batch.version is not None or not _later(history, t.batch, noted)]
+    return [t for t in taken if _committed(t.batch) or not _later(history, t.batch, noted)]
 
 
 def in_the_way(
@@ -83,10 +92,10 @@ def in_the_way(
     """
     found = []
     for t in taken:
-        if t.batch.version is None:
-            continue
-        found += _commits(t, t.batch.version, past[t.table], _taken_back(history))
-        found += _consumers(t, t.batch.version, history, noted)
+        for table, version in t.made:
+            mine = replace(t, table=table)
+            found += _commits(mine, version, past[table], _taken_back(history))
+            found += _consumers(mine, version, history, noted)
     return found
 
 
@@ -131,7 +140,12 @@ def _taken_back(history: Sequence[RunRow]) -> set[tuple[str, str]]:
 
 def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:
     """Has a batch changed anything? An undo has only put back what was."""
-    return (row.version is not None or (row.run_id, row.node) in noted) and not _coverage(row).get(UNDOES)
+    return (_committed(row) or (row.run_id, row.node) in noted) and not _coverage(row).get(UNDOES)
+
+
+def _committed(row: RunRow) -> bool:
+    """Has a batch committed something, be it events alone?"""
+    return row.version is not None or bool(_coverage(row).get(MADE))
 
 
 def _before(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
