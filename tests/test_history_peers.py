@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from tests.test_history import day, frame, hour, versions
 
 from strandline.engine.base import Platform
 from strandline.testing.events import assert_sound
+from strandline.testing.frames import read_table, write_parquet
+from strandline.testing.projects import make_project
 
 # --- Databricks: AUTO CDC ----------------------------------------------------------------------------------
 
@@ -104,6 +107,40 @@ def test_auto_cdc_track_history_on_a_subset(pandas_platform: Platform) -> None:
             (12, "Genoa", day(2), None),
             (13, "Oslo", day(2), None),
         ]
+
+
+SURVIVORS = """
+SELECT id, owner, town FROM (
+  SELECT id, owner, town, op, seq, row_number() OVER (PARTITION BY id ORDER BY seq DESC) AS newest,
+         max(CASE WHEN op = 'TRUNCATE' THEN seq END) OVER () AS emptied
+  FROM source)
+WHERE newest = 1 AND op NOT IN ('DELETE', 'TRUNCATE') AND (emptied IS NULL OR seq > emptied)
+"""
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+def test_auto_cdc_truncate(tmp_path: Path, platform: Platform, order: Sequence[int]) -> None:
+    """The same page, APPLY AS TRUNCATE WHEN: what came before it is gone, in whatever order the log arrives."""
+    lake = {"connection": "lake"}
+    nodes = [
+        {
+            "name": "bronze",
+            "read": {"connection": "files", "path": "rows.parquet"},
+            "write": {**lake, "table": "changes", "mode": "append"},
+        },
+        {
+            "name": "silver",
+            "read": {**lake, "table": "changes"},
+            "transformation_sql": SURVIVORS,
+            "write": {**lake, "table": "owners", "mode": "overwrite"},
+        },
+    ]
+    project = make_project(tmp_path, nodes)
+    log = [EARLY, [(None, None, None, "TRUNCATE", 3, day(3))], LATE]
+    for index in order:
+        write_parquet(tmp_path / "landing" / "rows.parquet", frame(PARCELS, *log[index]))
+        project.run(platform=platform, check=True)
+    assert [(r["id"], r["town"]) for r in read_table(tmp_path / "lake" / "owners").rows] == [(12, "Genoa")]
 
 
 # --- dbt: snapshots ----------------------------------------------------------------------------------------
