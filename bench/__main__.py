@@ -95,8 +95,7 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
                 place = folder / f"spark-{shape}-{rows}"
                 racers = on_spark.contestants(place, data / f"{shape}-{rows}", kind, platform, spark)
                 _one(report, args, f"Spark, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
-            _deletes(folder, data / f"{shape}-{rows}", args, report, (rows, shape), platform, gauge)
-            _history(folder, data / f"{shape}-{rows}", args, report, (rows, shape), platform, gauge)
+            _more(folder, data / f"{shape}-{rows}", args, report, platform, gauge)
             if not args.workload or "recovery" in args.workload:
                 place = folder / f"recovery-spark-{shape}-{rows}" / "ours"
                 ours = Ours(place, data / f"{shape}-{rows}", platform, lambda *_: None)
@@ -129,42 +128,18 @@ def _many_versions(folder: Path, args: argparse.Namespace, report: dict[str, Any
     _say(args, f"the same change of 200 keys in a dimension of 20,000 keys: {told}\n")
 
 
-def _history(
-    folder: Path,
-    data: Path,
-    args: argparse.Namespace,
-    report: dict[str, Any],
-    size: tuple[int, str],
-    platform: Any,
-    gauge: Gauge,
+def _more(
+    folder: Path, data: Path, args: argparse.Namespace, report: dict[str, Any], platform: Any, gauge: Gauge
 ) -> None:
-    from bench import history
+    """The workloads with data of their own: deletes that nobody announced, feeds and histories."""
+    from bench import deletes, history
 
-    rows, shape = size
-    for kind in (k for k in HISTORY if not args.workload or k in args.workload):
-        history.make(data)
-        place = folder / f"history-{shape}-{rows}"
-        racers = history.contestants(place, data, kind, platform, platform.session)
-        _one(report, args, f"Spark, {rows:,} {shape} rows, {history.KINDS[kind]}", racers, gauge)
-
-
-def _deletes(
-    folder: Path,
-    data: Path,
-    args: argparse.Namespace,
-    report: dict[str, Any],
-    size: tuple[int, str],
-    platform: Any,
-    gauge: Gauge,
-) -> None:
-    from bench import deletes
-
-    rows, shape = size
-    for kind in (k for k in DELETES if not args.workload or k in args.workload):
-        deletes.make(data, rows)
-        place = folder / f"deletes-{shape}-{rows}"
-        racers = deletes.contestants(place, data, rows, kind, platform, platform.session)
-        _one(report, args, f"Spark, {rows:,} {shape} rows, {deletes.KINDS[kind]}", racers, gauge)
+    for module in (deletes, history):
+        for kind in (k for k in module.KINDS if not args.workload or k in args.workload):
+            module.make(data)
+            racers = module.contestants(folder / f"{kind}-{data.name}", data, kind, platform, platform.session)
+            shape, rows = data.name.split("-")
+            _one(report, args, f"Spark, {int(rows):,} {shape} rows, {module.KINDS[kind]}", racers, gauge)
 
 
 def _recovery(report: dict[str, Any], args: argparse.Namespace, title: str, ours: Ours) -> None:

@@ -32,6 +32,11 @@ def make(folder: Path, rows: int, shape: str) -> None:
     (folder / "made").touch()
 
 
+def count(folder: Path) -> int:
+    """How many rows were made."""
+    return int(duckdb.sql(f"SELECT count(*) FROM '{folder}/full/*.parquet'").fetchall()[0][0])
+
+
 def _row(i: str, salt: str, shape: str) -> str:
     """One row from its number; a salt of 1 is a changed row. The key is spread so that neighbours lie far apart."""
     key = f"((({i})::HUGEINT * 2654435761) % 4294967291)::BIGINT"

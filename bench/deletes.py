@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from bench.by_hand import HASH, hashed
-from bench.data import COLUMNS
+from bench.data import COLUMNS, count
 from bench.measure import Contestant, put_back
 from strandline.engine.base import Platform
 from strandline.project import StrandlineProject
@@ -30,11 +30,11 @@ FLAG, SEEN = "_is_deleted", "_last_seen"
 _STEP = 1_000_003  # microseconds between two rows of bench.data
 
 
-def make(folder: Path, rows: int) -> None:
+def make(folder: Path) -> None:
     """From `full`: `rest`, in which 0.5 % are missing, `few` unchanged rows, and a database with the keys of `rest`."""
     if (folder / "live.db").exists():
         return
-    con = duckdb.connect()
+    con, rows = duckdb.connect(), count(folder)
     con.execute("SET TimeZone = 'UTC'")
     # the newest row stays, so that the mark does not move
     last = con.sql(f"SELECT max(updated_at)::VARCHAR FROM '{folder}/full/*.parquet'").fetchall()[0][0]
@@ -50,10 +50,9 @@ def make(folder: Path, rows: int) -> None:
     (folder / "making.db").replace(folder / "live.db")
 
 
-def contestants(
-    work: Path, data: Path, rows: int, kind: str, platform: Platform, spark: SparkSession
-) -> list[Contestant]:
+def contestants(work: Path, data: Path, kind: str, platform: Platform, spark: SparkSession) -> list[Contestant]:
     """Ours and a script by hand."""
+    rows = count(data)
     ours = _Ours(work / "ours", data, rows, kind, platform)
     place, loaded = work / "by-hand", work / "by-hand-loaded"
     low = _low(rows)
