@@ -15,7 +15,7 @@ from strandline.errors import UsageError
 
 if TYPE_CHECKING:
     from strandline.project import StrandlineProject
-    from strandline.result import PlanResult
+    from strandline.result import PlanResult, RunResult
 
 
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan in this file.")]
@@ -60,7 +60,7 @@ def run(
 ) -> int:
     """Run the nodes: read, transform, write what changed."""
     with Talk(json, quiet, debug).guard() as talk:
-        from strandline.cli.progress import Progress, summary
+        from strandline.cli.progress import Progress
 
         project = talk.load(project_dir, engine)
         if plan is not None and select:
@@ -72,14 +72,21 @@ def run(
                 result = project.follow(plan, observer=progress, debug=debug)
             else:
                 result = project.run(select, threads=threads, observer=progress, debug=debug)
-        nodes, rows = summary(result.nodes)
-        talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
-        talk.say(f"rows: {rows}")
-        talk.say(talk.paint(f"run {result.run_id}", "dim"))
+        tell(talk, result, began)
         for run_id, n in held_by(project).items() if result.exit_code == 3 else ():
             talk.say(f"{plural(n, 'delete')} held by run {run_id}: strandline approve {run_id}, or reject {run_id}")
         talk.data(result.as_dict())
         return result.exit_code
+
+
+def tell(talk: Talk, result: RunResult, began: float) -> None:
+    """How a run ended, in three lines."""
+    from strandline.cli.progress import summary
+
+    nodes, rows = summary(result.nodes)
+    talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
+    talk.say(f"rows: {rows}")
+    talk.say(talk.paint(f"run {result.run_id}", "dim"))
 
 
 def held_by(project: StrandlineProject) -> dict[str, int]:

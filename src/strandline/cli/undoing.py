@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strandline.cli import runs
 from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet, Threads
-from strandline.cli.runs import starting
 from strandline.cli.talk import Talk
-from strandline.cli.text import SIGNS, clean, duration, plural
+from strandline.cli.text import SIGNS, clean, plural
 
 if TYPE_CHECKING:
     from strandline.result import UndoResult
@@ -60,7 +60,7 @@ def retry(
 ) -> int:
     """Run what failed in the newest run, what it never reached, and what waits for those; nothing else."""
     with Talk(json, quiet, debug).guard() as talk:
-        from strandline.cli.progress import Progress, summary
+        from strandline.cli.progress import Progress
 
         project = talk.load(project_dir, engine)
         left, last = project.unfinished()
@@ -69,12 +69,9 @@ def retry(
             talk.data({"run_id": None, "status": "success", "nodes": []})
             return 0
         began = time.monotonic()
-        with Progress(talk, left, starting=starting(project)) as progress:
+        with Progress(talk, left, starting=runs.starting(project)) as progress:
             result = project.retry(threads=threads, observer=progress, debug=debug)
         assert result is not None, "there was something left"
-        nodes, rows = summary(result.nodes)
-        talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
-        talk.say(f"rows: {rows}")
-        talk.say(talk.paint(f"run {result.run_id}", "dim"))
+        runs.tell(talk, result, began)
         talk.data(result.as_dict())
         return result.exit_code
