@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Call
 
 from strandline.cli import demo_data
+from strandline.project import StrandlineProject
+from strandline.testing.frames import read_table, spelled
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +63,54 @@ def test_it_shows_what_changed(cli: Call, tmp_path: Path) -> None:
     assert all(r["before"] != r["after"] for r in told["changed_rows"])
     assert cli("status", "--project-dir", ".demo").code == 0
     assert "engine: pandas " in (tmp_path / ".demo/strandline.yaml").read_text()
+
+
+def content(home: Path) -> dict[str, Counter[tuple[str, ...]]]:
+    """Every row of every table of the demo's lake; a column without a value may as well not be there."""
+    logs = (home / "lake").glob("**/_delta_log")
+    tables = sorted(str(log.parent.relative_to(home)) for log in logs if not log.parent.name.startswith("etl_"))
+    return {
+        name: Counter(
+            tuple(sorted(f"{k} {spelled(v)}" for k, v in r.items() if v is not None))
+            for r in read_table(home / name).rows
+        )
+        for name in tables
+    }
+
+
+def test_its_last_five_runs_can_be_taken_back_newest_first(
+    cli: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, seen = tmp_path / ".demo", []
+    run, reject = StrandlineProject.run, StrandlineProject.reject
+
+    def noting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **how: Any) -> Any:
+            before = content(home)
+            result = work(*args, **how)
+            seen.append((result.run_id, before))
+            return result
+
+        return noted
+
+    monkeypatch.setattr(StrandlineProject, "run", noting(run))
+    monkeypatch.setattr(StrandlineProject, "reject", noting(reject))
+    assert cli("demo", "--engine", "pandas", "--quiet").code == 0
+    for statement in (
+        "UPDATE customers SET name = 'Somebody', updated_at = '2030-01-01 00:00:00' WHERE customer_id < 9",
+        "DELETE FROM customers WHERE customer_id IN (11, 12)",
+    ):
+        with closing(sqlite3.connect(home / "shop.db", isolation_level=None)) as shop:
+            shop.execute(statement)
+        assert cli("run", "--project-dir", ".demo", "--quiet").code == 0
+    assert len(seen) == 6  # three runs and a rejection of the demo itself, and these two
+    last = content(home)
+    assert last["lake/silver/customers"] != seen[-1][1]["lake/silver/customers"]
+    for run_id, before in reversed(seen[1:]):
+        undone = cli("undo", run_id, "--project-dir", ".demo", "--json")
+        assert undone.code in (0, 3), undone.err
+        assert content(home) == before
+    assert sum(n["held"] for n in undone.json["nodes"]) == 0
 
 
 def test_it_can_be_started_again_and_says_what_it_measured(cli: Call) -> None:
