@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.config.model import ReadConfig
 from strandline.config.queries import SqlError
+from strandline.config.reads import ReadConfig
 from strandline.control.watermark import Mark, advanced, check_expression, limits, raises_bound
 from strandline.engine.local.types import to_arrow
 from strandline.engine.local.workspace import LocalPlatform

@@ -13,7 +13,8 @@ from typing import Any
 from sqlglot import exp
 
 from strandline import detection
-from strandline.config.model import NodeConfig, WriteConfig, instant
+from strandline.config.model import NodeConfig
+from strandline.config.writes import WriteConfig, instant
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource
 from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError, UnknownColumn

@@ -16,7 +16,7 @@ from sqlglot import exp
 from strandline import batch as batches
 from strandline import detection
 from strandline.batch import Landing, Outcome, Reconciled, Transformed
-from strandline.config.model import instant
+from strandline.config.writes import instant
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import TableError, TransformError

@@ -10,7 +10,8 @@ from typing import Any
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.load import Project
-from strandline.config.model import EVENTS, NodeConfig
+from strandline.config.model import NodeConfig
+from strandline.config.writes import EVENTS
 from strandline.control.ledger import Notebook
 from strandline.control.watermark import Mark
 from strandline.plan.reading import Input, inputs, is_lake, table_of

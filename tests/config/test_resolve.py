@@ -9,8 +9,8 @@ import pytest
 from tests.config.conftest import Write, changed
 
 from strandline.config import urls
+from strandline.config.connections import SqlConnection
 from strandline.config.load import load_project
-from strandline.config.model import SqlConnection
 from strandline.config.resolve import (
     control_location,
     jdbc,

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 import sqlalchemy
 
-from strandline.config.model import ReadConfig
+from strandline.config.reads import ReadConfig
 from strandline.control.watermark import Mark, limits
 from strandline.engine.base import SqlEndpoint, SqlSource
 from strandline.engine.delta_log import open_table

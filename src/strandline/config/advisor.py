@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from strandline.config.connections import LakeConnection, SqlConnection
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.feed_advice import detection_advice, feed_advice
-from strandline.config.model import FORGETS, SOFT_INSTEAD, LakeConnection, ReadConfig, SqlConnection, WriteConfig
 from strandline.config.parts import KINDS, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, check_filter
+from strandline.config.reads import ReadConfig
 from strandline.config.resolve import PlaceError, place
+from strandline.config.writes import FORGETS, SOFT_INSTEAD, WriteConfig
 
 STEP = "detect_deletes"
 _METADATA = ("_extracted_at", "_source_file", "_source_connection", "_source_table", "_batch_id")

@@ -10,11 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from strandline.config.advisor import advice
+from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
 from strandline.config.messages import mistakes_of
-from strandline.config.model import EVENTS, FilesConnection, LakeConnection, ReadConfig, SqlConnection
 from strandline.config.parts import KINDS, AnyConnection, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, parse_select, unknown_tables
+from strandline.config.reads import ReadConfig
 from strandline.config.resolve import (
     REFERENCE,
     SECRET_FIELDS,
@@ -24,6 +25,7 @@ from strandline.config.resolve import (
     place,
 )
 from strandline.config.urls import literal_password
+from strandline.config.writes import EVENTS
 from strandline.errors import did_you_mean
 
 _URL = re.compile(r"^[A-Za-z]\w*(\+\w+)?://|^jdbc:\w+:")

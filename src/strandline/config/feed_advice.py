@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from strandline.config.connections import LakeConnection
 from strandline.config.deletes import DeleteDetectionMode
-from strandline.config.model import LakeConnection, ReadConfig, SourceConfig
 from strandline.config.parts import KINDS, NodeParts, Parts
 from strandline.config.positions import Loc, Mistake
+from strandline.config.reads import ReadConfig, SourceConfig
 
 
 def feed_advice(parts: Parts, node: NodeParts) -> Iterator[Mistake]:

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from strandline.config.model import ALIAS, NODE_NAME, PROJECT_NAME
+from strandline.config.model import NODE_NAME, PROJECT_NAME
 from strandline.config.positions import Loc, Mistake
+from strandline.config.reads import ALIAS
 from strandline.errors import did_you_mean
 
 _SECRET_KEYS = {"password", "url", "jdbc_url", "user"}

@@ -9,21 +9,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from strandline.config.base import SALVAGE
+from strandline.config.connections import Connection, FilesConnection, LakeConnection, SqlConnection
 from strandline.config.increments import SettingsConfig
-from strandline.config.model import (
-    Connection,
-    ControlConfig,
-    FilesConnection,
-    LakeConnection,
-    NodeConfig,
-    ProjectConfig,
-    ReadConfig,
-    SourceConfig,
-    SqlConnection,
-    StepConfig,
-    WriteConfig,
-)
+from strandline.config.model import ControlConfig, NodeConfig, ProjectConfig, StepConfig
 from strandline.config.positions import Loc, Mistake
+from strandline.config.reads import ReadConfig, SourceConfig
+from strandline.config.writes import WriteConfig
 from strandline.errors import did_you_mean
 
 AnyConnection = SqlConnection | FilesConnection | LakeConnection

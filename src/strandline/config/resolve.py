@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
 from strandline.config import urls
-from strandline.config.model import ControlConfig, FilesConnection, LakeConnection, ProjectConfig, SqlConnection
+from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
+from strandline.config.model import ControlConfig, ProjectConfig
 from strandline.errors import ConfigError, Problem
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 from sqlglot import exp
 
 from strandline.config.increments import IncrementalConfig, WatermarkConfig, duration
-from strandline.config.model import ReadConfig
 from strandline.config.queries import SqlError
+from strandline.config.reads import ReadConfig
 from strandline.errors import ReadError, UnknownColumn
 from strandline.sql.bounded import bound, check_expression, mentions_last_value, raises_bound
 from strandline.sql.expr import cast, col, lit

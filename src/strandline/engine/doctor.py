@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from strandline.config import resolve
+from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
 from strandline.config.load import Project
-from strandline.config.model import FilesConnection, LakeConnection, SqlConnection
 from strandline.engine import delta_log
 from strandline.engine.base import SqlEndpoint
 from strandline.engine.control_store import DeltaStore

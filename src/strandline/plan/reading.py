@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.config import resolve
+from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
 from strandline.config.deletes import DeleteDetectionConfig
 from strandline.config.load import Project
-from strandline.config.model import FilesConnection, LakeConnection, NodeConfig, ReadConfig, SourceConfig, SqlConnection
+from strandline.config.model import NodeConfig
+from strandline.config.reads import ReadConfig, SourceConfig
 from strandline.engine.base import FileSource, LakeSource, Source, SqlEndpoint, SqlSource
 from strandline.errors import ReadError
 from strandline.plan.pushdown import columns_needed, predicates

@@ -1,0 +1,179 @@
+"""Where the rows of a node go, as frozen models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from strandline.config.base import Model, Text, repeated, sql_text
+from strandline.config.deletes import SystemColumnsConfig
+from strandline.config.positions import Mistake
+from strandline.config.queries import check_condition, check_row
+
+
+class WriteMetadataConfig(Model):
+    """Which metadata columns a write adds.
+
+    **Business problem:** months later somebody asks where a Bronze row came from.
+    **Solution:** `_extracted_at`, `_source_file`, `_source_connection` and `_source_table`, each where it applies.
+
+    ```yaml
+    write: {connection: bronze, table: customers, mode: append, add_metadata: {source_connection: true}}
+    ```
+    """
+
+    extracted_at: bool = True
+    source_file: bool = True
+    source_connection: bool = False
+    source_table: bool = False
+
+
+EVENTS = "__events"
+"""What is added to a table's name where the events of its history are kept."""
+FORGETS = (
+    "`sequence_by` and hard deletes exclude each other: a removed row forgets its sequence, "
+    "and a late older row would bring it back"
+)
+SOFT_INSTEAD = (
+    "use delete_strategy: soft, which keeps the flagged row and its sequence, or mode: scd2 with effective_at"
+)
+
+
+def instant(value: datetime | date | str) -> datetime:
+    """A point in time as written in YAML: a date is its first moment, a time without a zone is UTC."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value.strip())
+    if not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def _flag_or_columns(value: object) -> str:
+    return "columns" if isinstance(value, dict | WriteMetadataConfig) else "flag"
+
+
+class WriteConfig(Model):
+    """Where the rows of a node go, and how.
+
+    **Business problem:** the same rows may come again, changed or not, and the table must stay right.
+    **Solution:** `append` adds them, `overwrite` replaces the table, `upsert` merges them by `keys`; unchanged rows
+    are not written. `scd2` keeps every version with its time. `update_condition` says which changes count.
+    `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what becomes of deletes that were found: `soft`
+    flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an incremental `append` compares the
+    rows it reads again with the newest row of their key only.
+
+    ```yaml
+    write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
+    ```
+
+    **Rows that come late** (`upsert`): with `sequence_by` an older row never overwrites a newer one, nor brings back
+    a deleted one. `delete_when` is a condition over the new rows: those announce a delete.
+
+    ```yaml
+    write:
+      {connection: silver, table: orders, mode: upsert, keys: [order_id], sequence_by: lsn, delete_when: "op = 'D'"}
+    ```
+
+    **What opens a version** (`scd2`): a change in any column, or with `track` in one of these; the other columns take
+    the latest value inside the version. `open_end` is the end of a version that has none; without it, it is NULL.
+
+    ```yaml
+    write: {connection: gold, table: dim_customer, mode: scd2, keys: [customer_id], track: [name, segment]}
+    ```
+
+    **Business time** (`scd2`): with `effective_at` a version begins when that column says, not when it was read. Rows
+    may come in any order, late and more than once: the table is the same. All of them are kept in `<table>__events`.
+    Of rows with the same key and instant the highest `sequence_by` counts.
+
+    ```yaml
+    write:
+      {connection: gold, table: dim_customer, mode: scd2, keys: [customer_id], effective_at: changed_at,
+       sequence_by: lsn, delete_when: "op = 'D'", open_end: "9999-12-31"}
+    ```
+    """
+
+    connection: Text
+    table: Text
+    mode: Literal["append", "overwrite", "upsert", "scd2"]
+    keys: list[Text] = Field(default_factory=list)
+    update_condition: Annotated[str, sql_text(check_condition)] | None = None
+    partition_by: list[Text] = Field(default_factory=list)
+    add_metadata: Annotated[
+        Annotated[bool, Tag("flag")] | Annotated[WriteMetadataConfig, Tag("columns")], Discriminator(_flag_or_columns)
+    ] = False
+    row_hash: bool = True
+    delete_strategy: Literal["soft", "hard", "ignore"] | None = None
+    delete_when: Annotated[str, sql_text(check_row)] | None = None
+    sequence_by: Text | None = None
+    track: list[Text] | None = None
+    effective_at: Text | None = None
+    open_end: datetime | date | Text | None = None
+    system_columns: SystemColumnsConfig = Field(default_factory=SystemColumnsConfig)
+
+    @property
+    def keyed(self) -> bool:
+        """Does it compare rows with the table by their keys?"""
+        return self.mode in ("upsert", "scd2")
+
+    def metadata(self) -> WriteMetadataConfig:
+        """The metadata columns asked for: `true` is all four, `false` is none."""
+        if isinstance(self.add_metadata, WriteMetadataConfig):
+            return self.add_metadata
+        return WriteMetadataConfig(**dict.fromkeys(WriteMetadataConfig.model_fields, self.add_metadata))
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if self.keyed and not self.keys:
+            yield Mistake(("keys",), f"mode: {self.mode} needs keys: [...]", "name the columns that identify a row")
+        idle: tuple[str, ...] = () if self.keyed else ("update_condition", "row_hash", "system_columns")
+        idle += ("update_condition",) if self.mode == "scd2" else ()
+        idle += ("keys",) if self.mode == "overwrite" else ()  # `append` knows them in an incremental read
+        for key in idle:
+            if key in self.model_fields_set:
+                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", "remove it, or use mode: upsert")
+        for key in ("keys", "partition_by", "track"):
+            for index, name in repeated(getattr(self, key) or []):
+                yield Mistake((key, index), f"column `{name}` stands twice in `{key}`; case does not matter in names")
+        yield from self._history_mistakes()
+        yield from self._order_mistakes()
+
+    def _history_mistakes(self) -> Iterator[Mistake]:
+        for key in ("track", "effective_at", "open_end"):
+            if getattr(self, key) is not None and self.mode != "scd2":
+                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", "remove it, or use mode: scd2")
+        if self.track is not None and not self.track:
+            message = "`track: []` would never open a second version"
+            yield Mistake(("track",), message, "name the columns whose changes are versions, or leave it out for all")
+        keys = {k.casefold() for k in self.keys}
+        for index, name in enumerate(self.track or []):
+            if name.casefold() in keys:
+                yield Mistake(("track", index), f"`{name}` is a key, which never changes inside a row", "remove it")
+        for key in ("effective_at", "sequence_by"):
+            if (getattr(self, key) or "").casefold() in keys:
+                message = f"`{getattr(self, key)}` is a key of the table and cannot say which of its rows is newer"
+                yield Mistake((key,), message, "name another column, or take it out of `keys`")
+        if self.open_end is not None:
+            try:
+                instant(self.open_end)
+            except (ValueError, OverflowError):
+                message = f"{self.open_end!r} is not a timestamp"
+                yield Mistake(("open_end",), message, 'write it like "9999-12-31" or "2999-12-31 00:00:00"')
+
+    def _order_mistakes(self) -> Iterator[Mistake]:
+        if self.delete_when is not None and not self.keyed:
+            message = f"`delete_when` cannot be done with mode: {self.mode}, which never deletes a row by its key"
+            yield Mistake(("delete_when",), message, "use mode: upsert or scd2, or a filter step to leave rows out")
+        if self.sequence_by is None:
+            return
+        if not self.keyed:
+            message = f"`sequence_by` does nothing with mode: {self.mode}"
+            yield Mistake(("sequence_by",), message, "remove it, or use mode: upsert")
+        elif self.mode == "scd2" and self.effective_at is None:
+            message = "`sequence_by` decides between rows of one instant, and versions by batch time have none"
+            yield Mistake(
+                ("sequence_by",), message, "add effective_at: with the column that says when a row became true"
+            )
+        elif self.mode == "upsert" and self.delete_strategy == "hard":
+            yield Mistake(("sequence_by",), FORGETS, SOFT_INSTEAD)
