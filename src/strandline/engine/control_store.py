@@ -25,6 +25,7 @@ from strandline.faults import point
 from strandline.types import Table
 
 _TRIES = 60
+_PROPERTIES = {"delta.checkpointInterval": "10"}  # many small commits, each opened anew: replaying 100 takes 60 ms
 _T = TypeVar("_T")
 
 
@@ -127,7 +128,12 @@ class DeltaStore:
         where = str(self.folder / name) if table is None else table
         evolve: Any = "merge" if table is not None else None
         write_deltalake(
-            where, rows, mode="error" if table is None else mode, schema_mode=evolve, commit_properties=properties
+            where,
+            rows,
+            mode="error" if table is None else mode,
+            schema_mode=evolve,
+            configuration=_PROPERTIES if table is None else None,
+            commit_properties=properties,
         )
 
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
