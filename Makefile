@@ -26,7 +26,7 @@ test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
 
 soak: $(READY)  ## Live through thousands of generated pasts, die at every point and at random (hours)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_source_faults.py -m "not spark" $(ARGS)
-	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
+	@STRANDLINE_EXAMPLES=40 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/parity/test_feeds.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_histories.py -m spark -k every_run $(ARGS)
 	@STRANDLINE_EXAMPLES=84 $(BIN)/python -m pytest tests/parity/test_events.py tests/parity/test_sequence.py -m "not spark" $(ARGS)

@@ -242,7 +242,9 @@ class World:
         healthy = {"url": "sqlite:///erp.db"}
         erp = healthy if self.keys_only or not (self.server or refused) else other
         connections = {"erp": {"type": "sql", **erp}, "live": {"type": "sql", **other}}
-        return make_project(self.folder, self.nodes, connections=connections).run(platform=self.platform, threads=1)
+        return make_project(self.folder, self.nodes, connections=connections, retry={"wait": 0.01}).run(
+            platform=self.platform, threads=1
+        )
 
     def _login(self) -> dict[str, str]:
         url = sqlalchemy.make_url(self.server or "")

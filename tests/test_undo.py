@@ -112,22 +112,25 @@ CHANGES: list[list[str]] = [
 ]
 
 
-def test_the_last_five_runs_newest_first(tmp_path: Path, platform: Any) -> None:
+def test_the_last_five_runs_newest_first(tmp_path: Path, engine_name: str, platform: Any) -> None:
     shop = Shop(tmp_path, platform)
     runs = [shop.run().run_id]
     seen = [(shop.rows(), shop.records())]
-    for statements in CHANGES:
+    changes = CHANGES if engine_name == "pandas" else CHANGES[1:3]  # where a run takes seconds: a delete, and a hold
+    last = len(changes)
+    for statements in changes:
         shop.sql(*statements)
         runs.append(shop.run().run_id)
         seen.append((shop.rows(), shop.records()))
-    assert seen[3][1]["holds"] == {"silver": ['{"id": 10}', '{"id": 6}', '{"id": 7}', '{"id": 8}', '{"id": 9}']}
+    held = seen[1 + changes.index(CHANGES[2])][1]["holds"]["silver"]
+    assert {'{"id": 6}', '{"id": 7}', '{"id": 8}', '{"id": 9}'} <= set(held)
 
-    shop.undo(runs[5])
+    shop.undo(runs[last])
     again = shop.run()  # the same result as before the undo
-    assert shop.rows(*OURS) == {n: _without(rows) for n, rows in seen[5][0].items()}
+    assert shop.rows(*OURS) == {n: _without(rows) for n, rows in seen[last][0].items()}
     shop.undo(again.run_id)
-    for k in range(5, 0, -1):
-        if k < 5:
+    for k in range(last, 0, -1):
+        if k < last:
             result = shop.undo(runs[k])
             assert result.exit_code in (0, 3), result
         rows, records = shop.rows(), shop.records()
@@ -235,7 +238,7 @@ def test_an_undo_that_died_is_finished_by_asking_again(shop: Shop, point: str) -
     shop.run()
     before = shop.rows(), shop.records()
     shop.sql(*CHANGES[0], *CHANGES[1])
-    second = shop.run().run_id
+    second = shop.run(select=["bronze", "silver"]).run_id
     with faults.armed(f"{point}@silver:raise"):
         assert shop.undo(second).exit_code == 1
     shop.undo(second)

@@ -26,7 +26,7 @@ from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
 from strandline.types import Clock
 
-EXAMPLES = {"pandas": 40, "spark": 3}
+EXAMPLES = {"pandas": 25, "spark": 2}
 
 
 def for_all(

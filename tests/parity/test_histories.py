@@ -32,7 +32,7 @@ SHAPES = [
     ]
     for mode in ("upsert", "scd2")
 ]
-EXAMPLES = {"pandas": 5, "spark": 1}  # per shape; `make soak` lives through many more
+EXAMPLES = {"pandas": 3, "spark": 1}  # per shape; `make soak` lives through many more
 # on Spark, where a past takes a quarter of a minute: every way of finding deletes and both modes; `make soak` has all
 ON_SPARK = (
     SHAPES if "STRANDLINE_EXAMPLES" in os.environ else [*SHAPES[5:7], SHAPES[8], SHAPES[11], SHAPES[14], *SHAPES[16:]]
@@ -97,7 +97,7 @@ def test_every_run_of_a_past_is_the_oracles(engine_name: str, platform: Platform
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s.bronze and s.detect != "none"], ids=str)
 def test_and_so_it_is_with_the_records_on_disk(pandas_platform: Platform, shape: Shape) -> None:
-    @for_all("pandas", pasts(shape), share=0.2, counts=EXAMPLES)
+    @for_all("pandas", pasts(shape), share=0.34, counts=EXAMPLES)
     def _(past: Past) -> None:
         live_through(pandas_platform, past, recorded=True)
 
