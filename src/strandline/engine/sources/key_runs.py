@@ -5,13 +5,15 @@ One statement finds the runs, so they are one snapshot, and they are exact: betw
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sqlalchemy
 from sqlglot import exp
 
 from strandline.sql.expr import cast, col, is_null, lit, named, negate, select, table
 from strandline.types import Relation
+
+if TYPE_CHECKING:
+    import sqlalchemy  # asked for by every command, and slow to import
 
 LOW, HIGH = "_strandline_low", "_strandline_high"
 _FEW = 10_000  # keys that are not worth a question of their own
