@@ -29,6 +29,7 @@ soak: $(READY)  ## Live through thousands of generated pasts, die at every point
 	@STRANDLINE_EXAMPLES=40 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/parity/test_feeds.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_histories.py -m spark -k every_run $(ARGS)
+	@STRANDLINE_EXAMPLES=1 $(JAVA) $(BIN)/python -m pytest tests -m "spark and thorough" $(ARGS)
 	@STRANDLINE_EXAMPLES=84 $(BIN)/python -m pytest tests/parity/test_events.py tests/parity/test_sequence.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=100 $(JAVA) $(BIN)/python -m pytest tests/parity/test_events.py -m spark $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_feeds.py -m spark $(ARGS)

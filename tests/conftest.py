@@ -24,9 +24,16 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on Spark come last: what can fail in a second should not wait for minutes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on Spark come last: what can fail in a second should not wait for minutes.
+
+    Those marked `thorough` run in process; on Spark, where each takes many seconds, in `make soak`.
+    """
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+    if "STRANDLINE_EXAMPLES" not in os.environ:
+        left = [i for i in items if i.get_closest_marker("spark") and i.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [i for i in items if i not in set(left)]
 
 
 @pytest.fixture(params=ENGINES)

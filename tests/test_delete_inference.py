@@ -486,6 +486,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("preset", "mode"), NAMES)
+@pytest.mark.thorough
 def test_presets_name_the_system_columns(shop, preset, mode):
     shop.declare(orders(mode, system_columns={"preset": preset}))
     shop.put("orders", ORDERS, (1, 10, june(1)), (2, 10, june(1)))
@@ -515,6 +516,7 @@ def test_a_prefix_and_a_name_of_ones_own(quick):
 # --- reading a table that has deleted rows -----------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_living_rows_downstream_and_all_when_asked(shop):
     def reader(name, **read):
         return {
@@ -544,6 +546,7 @@ def test_living_rows_downstream_and_all_when_asked(shop):
 # --- what becomes of deletes -------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_x4_a_condition_holds_back_neither_a_delete_nor_a_return(shop):
     node = compared()
     hashed = {"columns": ["name"], "output_col": "_hash_diff"}
@@ -575,6 +578,7 @@ def test_ignored_deletes_leave_the_table_alone(quick, mode):
 
 
 @pytest.mark.parametrize("strategy", ["hard", None])
+@pytest.mark.thorough
 def test_a_hard_delete_takes_all_versions(shop, strategy):
     node = compared(**({} if strategy else {"soft_delete_col": None}))
     node["write"] |= {"mode": "scd2", **({"delete_strategy": strategy} if strategy else {})}
@@ -588,6 +592,7 @@ def test_a_hard_delete_takes_all_versions(shop, strategy):
     assert sorted(r["id"] for r in shop.table("customers").rows) == [1, 2, 3, 3, 5]
 
 
+@pytest.mark.thorough
 def test_a_flag_comes_to_a_table_that_was_there_before(shop):
     node = compared()
     shop.declare({**node, "transform": {"steps": []}})
@@ -640,6 +645,7 @@ TWO_MARKS = [("id", "bigint"), ("created", "date"), ("updated", "date"), ("part"
 DAY_BEFORE = "date_sub('${last_value}', 1)"
 
 
+@pytest.mark.thorough
 def test_groups_of_watermarks(shop):
     """(created or updated is new) and part is not below the last one."""
     watermark = [
@@ -732,6 +738,7 @@ def test_equal_rows_are_a_multiset(quick):
     assert quick.run().inserted == 0
 
 
+@pytest.mark.thorough
 def test_files_by_the_time_they_were_written(shop):
     node = bronze()
     node["read"] = {"connection": "files", "path": "in_*.parquet", "incremental": {"mode": "stateful"}}
@@ -772,6 +779,7 @@ def extracts(**write):
     }
 
 
+@pytest.mark.thorough
 def test_snapshots_by_a_column(shop):
     shop.declare(extracts())
     shop.put("day_1", EXTRACTS, (1, "a", june(1)), (2, "a", june(1)), (3, "a", june(1)))

@@ -471,6 +471,7 @@ def put(lake, *pairs):
     pq.write_table(rows(*pairs), lake.folder / "landing" / "in.parquet")
 
 
+@pytest.mark.thorough
 def test_a_flag_that_turns_is_a_delete_and_back_an_insert(lake):
     """A table with soft deletes: its living rows are followed, its system columns are not."""
     lake.declare(erp(), node("gold"))
@@ -538,6 +539,7 @@ def limits(**params):
     return {"steps": [{"operation": "detect_deletes", "params": {"mode": "feed", "keys": ["id"], **params}}]}
 
 
+@pytest.mark.thorough
 def test_a_source_that_was_emptied_deletes_nothing_by_itself(lake):
     lake.write("src", rows((1, "a"), (2, "b"))).declare(node())
     lake.run()
@@ -614,6 +616,7 @@ def test_explain_tells_why(quick):
 # --- steps and SQL -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_steps_and_sql_see_no_change_columns(lake):
     """X-61: filters, renames and expressions over one source; a row that a filter no longer lets through is gone."""
     steps = [
@@ -698,6 +701,7 @@ def star(**strategies):
     }
 
 
+@pytest.mark.thorough
 def test_the_other_side_is_a_snapshot_even_when_it_is_quiet(lake):
     """X-68: a source without changes is joined whole."""
     lake.write("o", rows((1, "a"), (2, "b"))).write("c", rows((1, "a"))).declare(star(o="cdf", c="cdf"))

@@ -41,6 +41,7 @@ def versions(table: Frame, *names: str) -> list[tuple[Any, ...]]:
 # --- by batch time -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_only_tracked_columns_open_a_version(platform: Platform) -> None:
     """The others take the latest value inside the version: one row, one `updated`."""
     with lab(platform, {"mode": "scd2", "keys": ["id"], "track": ["name"]}) as at:
@@ -235,6 +236,7 @@ def test_a_new_column_re_versions_nothing(pandas_platform: Platform) -> None:
         assert versions(at.table(), "id", "city", "_valid_from") == [(1, None, day(1)), (2, "Bern", day(1))]
 
 
+@pytest.mark.thorough
 def test_a_column_that_no_longer_comes_keeps_its_value(platform: Platform) -> None:
     narrow = [c for c in TIMED if c[0] != "phone"]
     with lab(platform, TIME) as at:

@@ -100,6 +100,7 @@ def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
         shop.project.approve(first.run_id, platform=shop.platform)
 
 
+@pytest.mark.thorough
 def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> None:
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
@@ -115,6 +116,7 @@ def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> 
     assert shop.living() == set(range(10)) - {6}
 
 
+@pytest.mark.thorough
 def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, platform: Any) -> None:
     shop = Shop(tmp_path, platform, mode="scd2")
     shop.run()

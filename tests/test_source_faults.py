@@ -98,11 +98,9 @@ BELIEVED = Cell("2 missing once", "2 deleted", wrong=2, taken=2)
 
 ON_SPARK = [
     ("empty", SNAPSHOT, "defaults"),
-    ("keyless", SNAPSHOT, "defaults"),
     ("half", WINDOW, "strict"),
     ("texts", WINDOW, "strict"),
     ("twice", WINDOW, "defaults"),
-    ("clock", WINDOW, "strict"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from decimal import Decimal
 from typing import Any
@@ -217,7 +218,7 @@ SPELLINGS = {
 SPELLINGS["timestamp_ntz"] = SPELLINGS["timestamp"]
 
 
-def test_text_is_cast_by_one_grammar(platform: Platform) -> None:
+def test_text_is_cast_by_one_grammar(engine_name: str, platform: Platform) -> None:
     """Every spelling alone: it gives the oracle's value, or the error that names it."""
     for type_ in [
         "tinyint",
@@ -242,7 +243,8 @@ def test_text_is_cast_by_one_grammar(platform: Platform) -> None:
         assert_same(
             through(platform, frame, step("cast", columns={"text": type_})), oracle.cast_columns(frame, {"text": type_})
         )
-        for text in bad:
+        few = engine_name == "spark" and "STRANDLINE_EXAMPLES" not in os.environ  # each takes a while there
+        for text in bad[::5] if few else bad:
             with pytest.raises(CastError) as refused:
                 through(platform, Frame([("text", "string")], [{"text": text}]), step("cast", columns={"text": type_}))
             assert (refused.value.column, refused.value.value, refused.value.type) == ("text", text, type_)
