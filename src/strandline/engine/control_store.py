@@ -22,9 +22,11 @@ from strandline.control.loads import LoadRow
 from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict, Fenced, taken
 from strandline.faults import point
+from strandline.journal import log
 from strandline.types import Table
 
 _TRIES = 60
+_TIDY = 100  # commits from one tidying to the next
 _PROPERTIES = {"delta.checkpointInterval": "10"}  # many small commits, each opened anew: replaying 100 takes 60 ms
 _T = TypeVar("_T")
 
@@ -126,6 +128,7 @@ class DeltaStore:
         """One commit, on exactly the version that was read: whoever is second fails, and looks again."""
         properties = CommitProperties(app_transactions=number, max_commit_retries=0)
         where = str(self.folder / name) if table is None else table
+        tidy = table is not None and (table.version() + 1) % _TIDY == 0
         evolve: Any = "merge" if table is not None else None
         write_deltalake(
             where,
@@ -135,6 +138,17 @@ class DeltaStore:
             configuration=_PROPERTIES if table is None else None,
             commit_properties=properties,
         )
+        if tidy:
+            self._tidy(name)
+
+    def _tidy(self, name: str) -> None:
+        """Every commit leaves a small file: now and then they become one, and those replaced a week ago are removed."""
+        try:
+            table = DeltaTable(str(self.folder / name))
+            table.optimize.compact()
+            table.vacuum(dry_run=False)
+        except (DeltaError, OSError) as e:  # somebody else is tidying, or writing: there will be another time
+            log.debug("%s is not tidied: %s", name, e)
 
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
         if rows:
