@@ -157,6 +157,7 @@ def last(shop, order):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.thorough
 def test_what_comes_back_is_revived(shop, mode):
     shop.declare(orders(mode))
     shop.put("orders", ORDERS, (1, 10, june(1)), (2, 10, june(1)))
@@ -251,6 +252,7 @@ def test_a_gap_must_suit_its_column(quick, type_, values, gap):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.thorough
 def test_partitions_narrow_the_candidates_and_a_row_may_move(shop, mode):
     columns = [*ORDERS, ("Region", "string")]
     shop.declare(orders(mode, partition_by=["Region"]))
@@ -715,6 +717,7 @@ EVENTS = [("id", "bigint"), ("state", "string"), ("updated", "date")]
 
 
 @pytest.mark.parametrize("keys", [[], ["id"]])
+@pytest.mark.thorough
 def test_an_incremental_append_and_a_row_that_went_back(shop, keys):
     """With keys only the newest row of a key is compared: a return to an older state is news."""
     shop.declare(bronze(**({"keys": keys} if keys else {})))
@@ -834,6 +837,7 @@ def full_extracts(**params):
     ]
 
 
+@pytest.mark.thorough
 def test_x5_compaction_is_no_extract(shop):
     shop.declare(*full_extracts())
     shop.sql(*FIVE)

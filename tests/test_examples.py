@@ -84,6 +84,7 @@ def test_01_customer_4_is_flagged(example):
     assert shop.flags() == DAY_2
 
 
+@pytest.mark.thorough
 def test_02_product_4_is_flagged_and_bronze_has_no_copies(example):
     shop = example("02-sql-compare")
     first = shop.day(1)
@@ -99,6 +100,7 @@ def test_02_product_4_is_flagged_and_bronze_has_no_copies(example):
     assert sorted(r["product_id"] for r in shop.rows("bronze/products").rows) == [1, 2, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.thorough
 def test_03_order_4_stays(example):
     shop = example("03-no-detection")
     assert told(shop.day(1)["silver_orders"]) == ("success", 5, 5, 0, 0, 0, [])
@@ -121,6 +123,7 @@ def test_04_customer_4_is_no_longer_there(example):
     assert sorted(r["customer_id"] for r in shop.rows().rows) == [1, 2, 3, 5, 6]
 
 
+@pytest.mark.thorough
 def test_05_a_fifth_is_not_more_than_20_percent(example):
     shop = example("05-threshold")
     assert told(shop.day(1)["silver_customers"]) == ("success", 5, 5, 0, 0, 0, [])

@@ -520,6 +520,7 @@ def test_tables_we_create_keep_a_feed(lake):
     assert lake.delta().metadata().configuration["delta.enableChangeDataFeed"] == "true"
 
 
+@pytest.mark.thorough
 def test_the_feed_of_an_older_table_is_turned_on_once_somebody_follows_it(lake, lines):
     write_deltalake(lake.place("src"), rows((1, "a"), (2, "b")))
     put(lake, (1, "a"), (2, "c"))

@@ -128,6 +128,7 @@ def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, plat
     assert all(r["_is_current"] == (r["_valid_to"] is None) == (not r["_is_deleted"]) for r in rows.values())
 
 
+@pytest.mark.thorough
 def test_a_plan_shows_the_deletes_and_is_followed_exactly(shop: Shop) -> None:
     shop.run()
     shop.sql("DELETE FROM c WHERE id = 3", "INSERT INTO c VALUES (10, 'name 10')")

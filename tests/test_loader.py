@@ -170,7 +170,9 @@ def test_the_session_keeps_nothing_of_ours(job):
     assert [t.name for t in job.spark.catalog.listTables() if t.isTemporary and "strandline" in t.name] == []
 
 
-@pytest.mark.parametrize("accident", ["late", "off and on", "restored", "vacuumed"])
+@pytest.mark.parametrize(
+    "accident", ["restored", *(pytest.param(a, marks=pytest.mark.thorough) for a in ("late", "off and on", "vacuumed"))]
+)
 def test_where_the_feed_has_a_gap_snapshots_are_compared(job, caplog, accident):
     job.create((1, "a"), (2, "b"), feed=accident != "late")
     job.once()

@@ -34,7 +34,7 @@ SHAPES = [
 ]
 EXAMPLES = {"pandas": 3, "spark": 1}  # per shape; `make soak` lives through many more
 # on Spark, where a past takes a quarter of a minute: every way of finding deletes and both modes; `make soak` has all
-ON_SPARK = SHAPES if "STRANDLINE_EXAMPLES" in os.environ else [SHAPES[8], SHAPES[11], SHAPES[14], SHAPES[17]]
+ON_SPARK = SHAPES if "STRANDLINE_EXAMPLES" in os.environ else [SHAPES[8], SHAPES[11], SHAPES[17]]
 LIVED = [
     *(pytest.param("pandas", shape, id=f"pandas-{shape}") for shape in SHAPES),
     *(pytest.param("spark", shape, id=f"spark-{shape}", marks=pytest.mark.spark) for shape in ON_SPARK),
