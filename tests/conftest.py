@@ -57,7 +57,12 @@ def spark_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platfor
     from strandline.engine.spark.session import SparkPlatform
 
     folder = tmp_path_factory.mktemp("spark")
-    config = {"master": "local[2]", "config": {"spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False}}
+    settings_ = {
+        "spark.sql.shuffle.partitions": 2,
+        "spark.ui.enabled": False,
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # the other tests run beside these, on the same cores
+    }
+    config = {"master": "local[2]", "config": settings_}
     platform = SparkPlatform.start(make_project(folder, [], engine="spark", spark=config).config)
     yield platform
     platform.close()
