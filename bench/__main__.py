@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["spark", "pandas"])
     parser.add_argument("--workload", choices=[*KINDS, *DELETES, *HISTORY, *ALONE], nargs="+")
+    parser.add_argument("--no-feed", action="store_true", help="tables without a change feed, as the plain MERGE has")
     parser.add_argument("--bronze-rows", type=int, default=10_000_000)
     parser.add_argument("--data", type=Path, help="keep what was made here, for the next time")
     parser.add_argument("--json", action="store_true")
@@ -93,8 +94,10 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
         for rows, shape in _sizes(args):
             for kind in _kinds(args):
                 place = folder / f"spark-{shape}-{rows}"
-                racers = on_spark.contestants(place, data / f"{shape}-{rows}", kind, platform, spark)
-                _one(report, args, f"Spark, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
+                source, feed = data / f"{shape}-{rows}", not args.no_feed
+                racers = on_spark.contestants(place, source, kind, platform, spark, feed=feed)
+                title = f"Spark, {rows:,} {shape} rows, {KINDS[kind]}{'' if feed else ', no feed'}"
+                _one(report, args, title, racers, gauge)
             _more(folder, data / f"{shape}-{rows}", args, report, platform, gauge)
             if not args.workload or "recovery" in args.workload:
                 place = folder / f"recovery-spark-{shape}-{rows}" / "ours"

@@ -25,12 +25,13 @@ def plain_merge(spark: SparkSession, source: Path, target: Path) -> None:
     merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
 
-def hand_load(spark: SparkSession, source: Path, target: Path) -> None:
+def hand_load(spark: SparkSession, source: Path, target: Path, *, feed: bool) -> None:
     """A first load with a hash column and deletion vectors, and a check that keys are unique."""
     rows = hashed(spark.read.parquet(str(source)))
     if rows.groupBy("id").count().where("count > 1").limit(1).count():
         raise ValueError("duplicate keys")
     writer = rows.write.format("delta").option("delta.enableDeletionVectors", "true")
+    writer = writer.option("delta.enableChangeDataFeed", str(feed).lower())
     writer.mode("overwrite").save(str(target))
 
 

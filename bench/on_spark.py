@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -17,16 +18,19 @@ from strandline.engine.base import Platform
 from strandline.testing.projects import make_project
 
 
-def contestants(work: Path, data: Path, kind: str, platform: Platform, spark: SparkSession) -> list[Contestant]:
-    """`load`, `upsert`, `again`, `nothing`."""
-    ours = Ours(work / "ours", data, platform, lambda source, target: by_hand.plain_load(spark, source, target))
+def contestants(
+    work: Path, data: Path, kind: str, platform: Platform, spark: SparkSession, *, feed: bool
+) -> list[Contestant]:
+    """`load`, `upsert`, `again`, `nothing`; with or without a change feed in the tables of strandline and by hand."""
+    to_lake = partial(by_hand.plain_load, spark)
+    ours = Ours(work / "ours", data, platform, to_lake, feed=feed)
     found = [
         Contestant(
             "strandline", lambda: ours.reset(kind), ours.run, lambda: fingerprint(spark, ours.table), ours.folder
         )
     ]
     for name, load, merge in (
-        ("by hand", by_hand.hand_load, by_hand.hand_merge),
+        ("by hand", partial(by_hand.hand_load, feed=feed), by_hand.hand_merge),
         ("plain MERGE", by_hand.plain_load, by_hand.plain_merge),
     ):
         found.append(_script(name, work / name.replace(" ", "-"), data, kind, load, merge, spark))

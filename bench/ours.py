@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
+
 from bench.measure import put_back
 from strandline.engine.base import Platform
 from strandline.project import StrandlineProject
@@ -16,8 +18,10 @@ from strandline.testing.projects import make_project
 class Ours:
     """One upsert node that reads Parquet files, or for `nothing` the lake table of last time."""
 
-    def __init__(self, folder: Path, data: Path, platform: Platform, to_lake: Callable[[Path, Path], None]) -> None:
-        self.folder, self.data, self.platform, self.to_lake = folder, data, platform, to_lake
+    def __init__(
+        self, folder: Path, data: Path, platform: Platform, to_lake: Callable[[Path, Path], None], *, feed: bool = True
+    ) -> None:
+        self.folder, self.data, self.platform, self.to_lake, self.feed = folder, data, platform, to_lake, feed
         self.table = folder / "lake" / "t"
         self.loaded = folder.with_name(folder.name + "-loaded")
 
@@ -32,6 +36,8 @@ class Ours:
             self.folder.mkdir(parents=True)
             self.project = self._project(self._files("full"))
             self.run()
+            if not self.feed:
+                DeltaTable(self.table).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
             put_back(self.folder, self.loaded)
             shutil.rmtree(self.folder)
         put_back(self.loaded, self.folder)
