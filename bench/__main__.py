@@ -89,7 +89,12 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
     spark = platform.session
     status = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 – the only way to count jobs without a UI
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
-    gauge = Gauge(lambda: int(status.jobsList(None).size()), {"JVM": jvm, "python": os.getpid()})
+
+    def jobs_so_far() -> int:  # the list forgets old ones; the newest comes first
+        known = status.jobsList(None)
+        return int(known.head().jobId()) + 1 if known.nonEmpty() else 0
+
+    gauge = Gauge(jobs_so_far, {"JVM": jvm, "python": os.getpid()})
     try:
         for rows, shape in _sizes(args):
             for kind in _kinds(args):
