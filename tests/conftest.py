@@ -27,7 +27,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests on Spark come last: what can fail in a second should not wait for minutes.
 
-    Those marked `thorough` run in process; on Spark, where each takes many seconds, in `make soak`.
+    On Spark, where each takes many seconds, those marked `thorough` run in `make soak` only.
     """
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
     if "STRANDLINE_EXAMPLES" not in os.environ:

@@ -101,6 +101,8 @@ ON_SPARK = [
     ("half", WINDOW, "strict"),
     ("texts", WINDOW, "strict"),
     ("twice", WINDOW, "defaults"),
+    pytest.param("keyless", SNAPSHOT, "defaults", marks=pytest.mark.thorough),
+    pytest.param("clock", WINDOW, "strict", marks=pytest.mark.thorough),
 ]
 
 
