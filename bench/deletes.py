@@ -38,8 +38,8 @@ def make(folder: Path) -> None:
     con.execute("SET TimeZone = 'UTC'")
     # the newest row stays, so that the mark does not move
     last = con.sql(f"SELECT max(updated_at)::VARCHAR FROM '{folder}/full/*.parquet'").fetchall()[0][0]
-    gone = f"id % 200 = 0 AND updated_at < TIMESTAMPTZ '{last}'"
-    for name, where in (("rest", f"NOT ({gone})"), ("few", f"NOT ({gone}) AND id % {max(rows // 1000, 1)} = 1")):
+    gone = f"id % 199 = 0 AND updated_at < TIMESTAMPTZ '{last}'"
+    for name, where in (("rest", f"NOT ({gone})"), ("few", f"NOT ({gone}) AND id % {rows // 1000 + 1} = 1")):
         (folder / name).mkdir(exist_ok=True)
         for file in sorted((folder / "full").glob("*.parquet")):
             con.execute(f"COPY (SELECT * FROM '{file}' WHERE {where}) TO '{folder / name / file.name}'")

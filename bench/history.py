@@ -34,11 +34,11 @@ def make(folder: Path) -> None:
         return
     con = duckdb.connect()
     con.execute("SET TimeZone = 'UTC'")
-    day = "CASE WHEN id % 1000 = 0 THEN -1 ELSE 1 END"
+    day = "CASE WHEN (id // 101) % 10 = 0 THEN -1 ELSE 1 END"
     rows = f"SELECT * REPLACE (name || ' new' AS name, updated_at + to_days({day}) AS updated_at)"
     made = folder / "making-versions"
     made.mkdir(exist_ok=True)
-    con.execute(f"COPY ({rows} FROM '{folder}/full/*.parquet' WHERE id % 100 = 0) TO '{made}/part.parquet'")
+    con.execute(f"COPY ({rows} FROM '{folder}/full/*.parquet' WHERE id % 101 = 0) TO '{made}/part.parquet'")
     made.rename(folder / "versions")
 
 
@@ -139,7 +139,8 @@ def _chains(file: Path, keys: int, versions: int, after: int = 0) -> None:
 def _load(spark: SparkSession, data: Path, place: Path, kind: str) -> None:
     if kind == "feed":
         _source(spark, data, place / "src")
-        _vectors(spark.read.format("delta").load(str(place / "src"))).save(str(place / "t"))
+        rows = spark.read.format("delta").load(str(place / "src")).withColumn("_is_deleted", f.lit(False))
+        _vectors(rows).option("delta.enableChangeDataFeed", "true").save(str(place / "t"))
         _change(spark, place / "src")
         return
     rows = hashed(spark.read.parquet(str(data / "full")))
@@ -157,12 +158,12 @@ def _source(spark: SparkSession, data: Path, place: Path) -> None:
 
 
 def _change(spark: SparkSession, place: Path) -> None:
-    spark.sql(f"UPDATE delta.`{place}` SET name = concat(name, ' new') WHERE id % 100 = 1")
-    spark.sql(f"DELETE FROM delta.`{place}` WHERE id % 1000 = 2")
+    spark.sql(f"UPDATE delta.`{place}` SET name = concat(name, ' new') WHERE id % 101 = 1")
+    spark.sql(f"DELETE FROM delta.`{place}` WHERE id % 1009 = 2")
 
 
 def _follow(spark: SparkSession, source: Path, target: Path) -> None:
-    """The newest change of every key since the first version, merged with its deletes."""
+    """The newest change of every key since the first version, merged; what was deleted is flagged."""
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1).load(str(source))
     newest = Window.partitionBy("id").orderBy(f.desc("_commit_version"))
     feed = feed.where("_change_type <> 'update_preimage'").withColumn("n", f.row_number().over(newest))
@@ -170,9 +171,9 @@ def _follow(spark: SparkSession, source: Path, target: Path) -> None:
     low, high, count = changed.agg(f.min("id"), f.max("id"), f.count("*")).first()  # type: ignore[misc]
     if count:
         on = f"t.id = s.id AND t.id BETWEEN {low} AND {high}"
-        values = {c: f"s.{c}" for c in COLUMNS}
+        values = {c: f"s.{c}" for c in COLUMNS} | {"_is_deleted": "false"}
         merge = DeltaTable.forPath(spark, str(target)).alias("t").merge(changed.alias("s"), on)
-        merge = merge.whenMatchedDelete("s.gone").whenMatchedUpdate(set=values)
+        merge = merge.whenMatchedUpdate("s.gone", {"_is_deleted": "true"}).whenMatchedUpdate(set=values)
         merge.whenNotMatchedInsert("NOT s.gone", values).execute()
     changed.unpersist()
 

@@ -403,6 +403,16 @@ def test_a_key_is_gone_when_none_of_its_rows_is_left(quick):
     assert quick.living() == [(1, "a")]
 
 
+def test_a_row_that_comes_late_is_chosen_among_all_rows_of_its_key(quick):
+    """Only what changed is read, but the steps choose as if everything were there."""
+    newest = {"steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "v DESC"}}]}
+    quick.write("src", rows((1, "b"), (2, "c"))).declare(node(transform=newest))
+    quick.run()
+    quick.write("src", rows((1, "a"), (3, "x")), mode="append")
+    assert numbers(quick.run())[:2] == (1, 0)
+    assert quick.living() == [(1, "b"), (2, "c"), (3, "x")]
+
+
 def test_deduplication_columns_keep_the_newest_commit(quick):
     """X-50: the newest commit wins, whatever the values; without commits to tell, the highest of all columns."""
     quick.write("src", rows((1, "a"), (1, "b"))).declare(node(feed={"deduplication_columns": ["id"]}))

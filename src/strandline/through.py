@@ -26,7 +26,7 @@ from strandline.feed import QUIET, Moved, Sources
 from strandline.job import Job
 from strandline.journal import log
 from strandline.plan.reading import Input
-from strandline.slices import Followed, Slice, lake_of
+from strandline.slices import Followed, Slice, count, lake_of
 from strandline.sql import incremental, net
 from strandline.sql.dedupe import newest_per_key
 from strandline.sql.expr import col, lit, named, rows_of, same_keys, select, table
@@ -45,7 +45,7 @@ class _Way:
     how: How
     why: str | None = None
     query: incremental.Followed | None = None
-    primary: tuple[str, ...] = ()
+    among: tuple[str, ...] = ()  # the key within which the steps choose rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,9 +188,10 @@ def _incremental(job: Job, sources: Sources) -> _Way:
     keys = _origins(job, passing.columns, query)
     primary = _primary(only, keys)
     apart = bool(primary) and all(set(primary) <= by for by in passing.deduplicated)
+    chosen = bool(passing.deduplicated or (only.read.feed and only.read.feed.deduplication_columns))
     if apart and set(primary) <= set(keys) and (query is None or query.row_by_row):
-        return _Way("rows", query=query, primary=_spelled(primary, schemas[only.alias]))
-    if passing.deduplicated or (only.read.feed and only.read.feed.deduplication_columns):
+        return _Way("rows", query=query, among=_spelled(primary, schemas[only.alias]) if chosen else ())
+    if chosen:
         raise NotIncremental("rows are deduplicated by other columns than the keys that they are written by")
     return _Way("keys", query=query)
 
@@ -239,7 +240,7 @@ def _rows(job: Job, sources: Sources, way: _Way, moved: Mapping[str, Moved]) -> 
 
 
 def _came(sources: Sources, input_: Input, moved: Moved, way: _Way) -> Relation:
-    """The rows that came; of keys that also lost a row, all there are, unless a key never has two."""
+    """The rows that came; where the steps choose among the rows of a key, all that its keys have."""
     engine, columns = sources.engine, sources.columns(input_)
     feed = input_.read.feed
     came = sources.side(input_, moved, 1)
@@ -247,15 +248,16 @@ def _came(sources: Sources, input_: Input, moved: Moved, way: _Way) -> Relation:
     if once and moved.rows is not None:
         keys = [c.name for k in once if (c := columns.get(k))]
         came = engine.query(net.newest(engine.query(_signed(moved.rows, 1)), columns, keys))
-    if not way.primary or not moved.went or _unique(sources.job, input_, way.primary):
+    if not way.among or moved.rows is None or _unique(sources.job, input_, way.among):
         return came
-    went = sources.side(input_, moved, -1)
-    there = rows_of(sources.now(input_)).where(_among(went, sources.now(input_), way.primary))
-    others = rows_of(came).where(exp.Not(this=_among(went, came, way.primary)))
+    now = sources.now(input_)
+    there = engine.query(rows_of(now).where(_among(moved.rows, now, way.among)))
+    if count(engine, there) == moved.came:  # what came is there, and so there is nothing else
+        return came
+    every: exp.Query = rows_of(there)
     if once:  # the newest commit is known of what came, so that wins over what was there
-        others = rows_of(came)
-        there = there.where(exp.Not(this=_among(came, sources.now(input_), once)))
-    return engine.query(exp.union(others, there, distinct=False))
+        every = exp.union(rows_of(came), rows_of(there).where(exp.Not(this=_among(came, there, once))), distinct=False)
+    return engine.stage(every, {"n": exp.Count(this=exp.Star())}, None).relation
 
 
 def _signed(moved: Relation, sign: int) -> exp.Select:
