@@ -434,9 +434,9 @@ def _judge(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> Ve
         alive = finding.living() if found else 0
         left = alive - measured["deleted"] + measured["inserted"] + measured["reopened"]
         return judge(finding.config, found, alive, lambda: left <= 0, job.target.label)
-    if not judged and measured["buried"] and finding.empty():  # it says as little of rows that only come now
+    if not judged and measured["buried"] and finding.empty(measured):  # it says as little of rows that only come now
         return Verdict("skip", 0, measured["alive"])
-    return judge(finding.config, found, measured["alive"], finding.empty, job.target.label)
+    return judge(finding.config, found, measured["alive"], lambda: finding.empty(measured), job.target.label)
 
 
 def duplicate_keys(engine: Engine, rows: Relation, keys: Sequence[str]) -> DuplicateKeys | ReadError:

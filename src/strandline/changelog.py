@@ -40,10 +40,11 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
     columns = [col(c.name) for c in keys]
     tree = select(*columns, named(key_hash_of(keys), "h"), col(GONE), col(ACTION), col(NOTE), col(STREAK))
     found = engine.fetch(tree.from_(table(decided.name)).where(any_of(wanted)))
-    rows = []
+    rows, names, why = [], [c.name for c in keys], evidence(job, outcome)
+    label, mode, at = job.target.label, mode_of(job, outcome), job.at
     for *values, hashed, gone, action, note, streak in found:
-        key = json.dumps(dict(zip([c.name for c in keys], values, strict=True)), default=str, ensure_ascii=False)
-        absent = ANNOUNCED if gone and outcome.slice.followed is None else evidence(job, outcome)
+        key = json.dumps(dict(zip(names, values, strict=True)), default=str, ensure_ascii=False)
+        absent = ANNOUNCED if gone and outcome.slice.followed is None else why
         for verb, reason, times in _entries(job, outcome, absent, action, note, streak):
             rows.append(
                 ChangeRow(
@@ -51,14 +52,14 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
                     project=token.project,
                     node=token.node,
                     batch=token.batch,
-                    target_table=job.target.label,
+                    target_table=label,
                     verb=verb,
-                    mode=mode_of(job, outcome),
+                    mode=mode,
                     reason=reason,
                     key=key,
                     key_hash=hashed,
                     streak=times,
-                    at=job.at,
+                    at=at,
                 )
             )
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any, Protocol
@@ -54,13 +54,17 @@ FIRST_RUN = (
 NULL_MARKS = "Records with NULL values in watermark columns will NOT be considered for deletion."
 
 
+Empty = Callable[[Mapping[str, Any]], bool]
+"""Is the evidence empty as a whole, after what was measured while it was compared?"""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Evidence of absence, what it warns of, and whether it is empty as a whole."""
 
     config: DeleteDetectionConfig
     absence: Absence
-    empty: Callable[[], bool]
+    empty: Empty
     warnings: tuple[str, ...] = ()
     gone: Relation | None = None  # keys of which the source itself says that they are gone
     living: Callable[[], int] | None = None  # how many rows of the table are alive, where not all of them are looked at
@@ -158,7 +162,7 @@ def _target_filter(look: _Look) -> exp.Expr | None:
 # --- by snapshot -------------------------------------------------------------------------------------------
 
 
-def _snapshot(look: _Look) -> tuple[Absence, Callable[[], bool]]:
+def _snapshot(look: _Look) -> tuple[Absence, Empty]:
     coverage, last = look.slice_.coverage, look.job.past.memory.get("snapshot")
     if coverage.get("kind") != "full" and not look.config.snapshot_column:
         raise ReadError(
@@ -179,11 +183,14 @@ def _snapshot(look: _Look) -> tuple[Absence, Callable[[], bool]]:
         scope = exp.false()
     rows = look.at_step
     absence = _absence(look, Snapshot(rows), scope=scope, fresh=coverage.get("snapshot") != last)
-    return absence, lambda: _no_key(look, rows)
+    return absence, lambda measured: _no_key(look, absence, measured)
 
 
-def _no_key(look: _Look, rows: Relation) -> bool:
+def _no_key(look: _Look, absence: Absence, measured: Mapping[str, Any]) -> bool:
     """Is there no row with a whole key? Rows that have lost their keys are as little evidence as no rows."""
+    if absence.seen is None:
+        return not measured["came"]
+    rows = absence.evidence.rows
     names = [rows.schema.get(k) for k in look.config.keys]
     whole = [negate(is_null(col(c.name))) for c in names if c is not None]
     return count(look.engine, look.engine.query(rows_of(rows).where(all_of(whole)))) == 0
@@ -192,7 +199,7 @@ def _no_key(look: _Look, rows: Relation) -> bool:
 # --- by the live source ------------------------------------------------------------------------------------
 
 
-def _live(look: _Look) -> tuple[Absence, Callable[[], bool]]:
+def _live(look: _Look) -> tuple[Absence, Empty]:
     """The keys that the source has at this moment, read once."""
     config = look.config
     source = live_source(look.job.project, config)
@@ -209,16 +216,16 @@ def _live(look: _Look) -> tuple[Absence, Callable[[], bool]]:
     counted = {"n": count_where(whole)}
     staged = look.engine.stage(select(*keys).from_(table(relation.name)), counted, None)
     log.info("%s: the live source has %s keys", look.job.node.name, staged.measures["n"])
-    return _absence(look, LiveKeys(staged.relation), scope=None), lambda: staged.measures["n"] == 0
+    return _absence(look, LiveKeys(staged.relation), scope=None), lambda _: staged.measures["n"] == 0
 
 
-def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, Callable[[], bool]]:
+def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, Empty]:
     """The live source's keys, carried as runs of consecutive numbers."""
     staged = look.engine.stage(rows_of(runs), {"n": key_runs.count(), "runs": exp.Count(this=exp.Star())}, None)
     found = staged.measures
     log.info("%s: the live source has %s keys, in %s runs", look.job.node.name, found["n"], found["runs"])
     keys = look.engine.query(key_runs.unfold(staged.relation, look.config.keys[0], runs.schema.columns[0].type))
-    return _absence(look, LiveKeys(keys), scope=None), lambda: found["n"] == 0
+    return _absence(look, LiveKeys(keys), scope=None), lambda _: found["n"] == 0
 
 
 # --- by a feed ---------------------------------------------------------------------------------------------
@@ -234,7 +241,7 @@ def _fed(look: _Look, gone: Relation | None) -> Finding:
         look.config = look.config.model_copy(update=strict)
     if how == "recompute":
         absence = _absence(look, Snapshot(look.rows), scope=None)
-        return Finding(look.config, absence, lambda: _no_key(look, look.rows), tuple(look.warnings))
+        return Finding(look.config, absence, lambda m: _no_key(look, absence, m), tuple(look.warnings))
     absence = _absence(look, Changes(look.rows), scope=None)
     target = look.engine.scan(LakeSource(look.job.target, look.state.version)).relation if look.state else None
     if absence.notes is not None and target is not None and look.state is not None:
@@ -246,7 +253,7 @@ def _fed(look: _Look, gone: Relation | None) -> Finding:
     def alive() -> int:
         return count(look.engine, look.engine.query(_in_question(look, target))) if target is not None else 0
 
-    return Finding(look.config, absence, lambda: False, tuple(look.warnings), gone, alive)
+    return Finding(look.config, absence, lambda _: False, tuple(look.warnings), gone, alive)
 
 
 def _in_question(look: _Look, target: Relation) -> exp.Select:
@@ -257,13 +264,13 @@ def _in_question(look: _Look, target: Relation) -> exp.Select:
 # --- by a window -------------------------------------------------------------------------------------------
 
 
-def _window(look: _Look) -> tuple[Absence, Callable[[], bool]]:
+def _window(look: _Look) -> tuple[Absence, Empty]:
     slice_ = look.slice_
     bounds = {n: b for n, b in slice_.window.items() if b[0] is not None and b[1] is not None}
     evidence = Window(look.at_step, bounds)
     scope = _window_scope(look, bounds)
     absence = _absence(look, evidence, scope=exp.false() if scope is None else scope)
-    return absence, lambda: False  # an empty window infers nothing
+    return absence, lambda _: False  # an empty window infers nothing
 
 
 def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr | None:

@@ -12,7 +12,7 @@ from sqlglot import exp
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.model import NodeConfig
 from strandline.control.watermark import Limits, Mark, advanced, limits
-from strandline.engine.base import Engine, FileSource, LakeSource, Scan, SqlSource
+from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource
 from strandline.engine.sources.files import newest
 from strandline.errors import ReadError
 from strandline.job import Feed, Job
@@ -229,9 +229,23 @@ def outside(job: Job, engine: Engine, input_: Input) -> _Read:
     scan = engine.scan(source)
     if input_.read.limited:
         return _limited(job, engine, input_, _Read(scan))
-    if job.detection is not None:  # compared more than once, so it is read once
+    if job.detection is not None and not _asked_once(job, source):  # compared more than once, so it is read once
         return _Read(_staged(engine, scan.relation, {})[0])
     return _Read(scan)
+
+
+def _asked_once(job: Job, source: Source) -> bool:
+    """Is the slice compared with the table and nothing else?"""
+    node, config = job.node, job.detection
+    assert config is not None
+    if node.write.effective_at is not None:
+        return False
+    if config.mode is DeleteDetectionMode.SQL_COMPARE:  # rows read after the keys would be there without their keys
+        return isinstance(source, FileSource)
+    steps = node.transform.steps if node.transform else []
+    plain = all(s.operation == "detect_deletes" for s in steps) and node.transformation_sql is None
+    stamped = any(node.write.metadata().model_dump().values())
+    return config.mode is DeleteDetectionMode.SNAPSHOT_DIFF and plain and not stamped and not config.snapshot_column
 
 
 def _hints(found: Limits) -> list[exp.Expr]:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
@@ -216,8 +216,8 @@ Row = ControlRow | RunRow | ChangeRow | LoadRow
 
 
 def _arrow(kind: type[Row], rows: Sequence[Row]) -> pa.Table:
-    fields = []
+    columns = {}
     for name, hint in get_type_hints(kind).items():
         plain = next(a for a in getattr(hint, "__args__", (hint,)) if a is not type(None))
-        fields.append(pa.field(name, _ARROW[plain]))
-    return pa.Table.from_pylist([asdict(r) for r in rows], schema=pa.schema(fields))
+        columns[name] = pa.array([getattr(r, name) for r in rows], _ARROW[plain])
+    return pa.table(columns)

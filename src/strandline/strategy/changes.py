@@ -121,6 +121,11 @@ class ChangeSet:
         return self.removals is Removals.REPLACED and c is not None and not (c.updated or c.deleted or c.reopened)
 
     @property
+    def replaces_only(self) -> bool:
+        """Has every addition a stored row that it replaces or touches? A history gets new ones with every change."""
+        return self.counts is not None and not self.counts.inserted and "valid_from" not in self.roles
+
+    @property
     def removing(self) -> tuple[str, ...]:
         """The verbs whose rows are really removed."""
         return (*((DROP,) if self.drops else ()), *(("delete",) if self.hard else ()))

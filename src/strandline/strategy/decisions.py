@@ -25,7 +25,7 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.strategy.changes import ACTION, Counts, Proposal, Removals
-from strandline.strategy.keyed import ALIVE, ELSE, GONE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question, decide
+from strandline.strategy.keyed import ALIVE, CAME, ELSE, GONE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question, decide
 from strandline.types import Relation
 
 
@@ -52,6 +52,7 @@ def decision_measures() -> dict[str, exp.Expr]:
         "seen": eq(note, lit("seen")),
         "alive": col(ALIVE),
         "null_keys": col(NULL_KEY),
+        "came": col(CAME),
     }
     return {name: count_where(condition) for name, condition in counted.items()}
 

@@ -34,6 +34,7 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.sql.hash import hashable, key_hash, row_hash
+from strandline.sql.matching import match_columns, same_match
 from strandline.sql.portable import fault
 from strandline.strategy.absence import Absence, seen_keys
 from strandline.strategy.changes import ACTION, METADATA, is_true
@@ -43,6 +44,7 @@ ELSE, NOTE, STREAK = "_strandline_else", "_strandline_note", "_strandline_streak
 IN, _FOUND, SEEN, _COPIES = "_strandline_in", "_strandline_found", "_strandline_seen", "_strandline_copies"
 _OLD, _STATE, ALIVE, NULL_KEY = "_strandline_old_", "_strandline_state", "_strandline_alive", "_strandline_null_key"
 VERSION, WAS, _PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
+CAME = "_strandline_came"
 GONE = "_strandline_gone"
 _TYPES = {"row_hash": "bigint", "deleted": "boolean", "is_current": "boolean"}  # of the others: timestamp
 
@@ -112,7 +114,7 @@ def decide(q: Question) -> exp.Select:
     verbs = [named(_plain(q), _PLAIN), named(_state(q), _STATE), *_measured(q), *map(col, (GONE, IN, SEEN))]
     judged = select(*kept, *extra, streak, *verbs).from_(hashed_rows.subquery("h"))
     told = [named(_otherwise(), ELSE), named(_action(), ACTION), named(_note(), NOTE)]
-    facts = [VERSION, WAS, STREAK, ALIVE, NULL_KEY, GONE, IN, SEEN]
+    facts = [VERSION, WAS, STREAK, ALIVE, NULL_KEY, CAME, GONE, IN, SEEN]
     return select(*kept, *map(col, facts), *told).from_(judged.subquery("d"))
 
 
@@ -138,8 +140,7 @@ def _joined(q: Question) -> exp.Select:
         facts.append(named(col("run_id", "n"), _STATE + "_run"))
     tree = select(*values, *facts, *old).from_(_slice(q).subquery("s"))
     if q.target is not None:
-        # the slice's keys take the table's types before they are compared
-        on = all_of(same(cast(col(_their(q, c), "s"), c.type), col(c.name, "t")) for c in q.keys)
+        on = all_of(same_match(i, c.type, "s", "t") for i, c in enumerate(q.keys))
         tree = tree.join(_stored(q).subquery("t"), on=on, join_type="full" if both else "left")
     if q.absence is not None and q.absence.seen is not None:
         tree = tree.join(seen_keys(q.absence, q.keys).subquery("e"), on=_same_key(q, "e"), join_type="left")
@@ -150,9 +151,13 @@ def _joined(q: Question) -> exp.Select:
 
 
 def _slice(q: Question) -> exp.Select:
-    copies = lit(1) if q.unique else over(exp.Count(this=exp.Star()), [_their(q, c) for c in q.keys])
+    """The slice with its keys in the table's types, and how often each of them occurs."""
     columns = [col(n) for n in q.rows.schema.names]
-    return select(*columns, named(copies, _COPIES), named(exp.true(), IN)).from_(table(q.rows.name))
+    keyed = [m for i, c in enumerate(q.keys) for m in match_columns(i, c.type, cast(col(_their(q, c)), c.type))]
+    rows = select(*columns, *keyed).from_(table(q.rows.name))
+    copies = lit(1) if q.unique else over(exp.Count(this=exp.Star()), [k.alias for k in keyed])
+    names = [*(c.copy() for c in columns), *(col(k.alias) for k in keyed)]
+    return select(*names, named(copies, _COPIES), named(exp.true(), IN)).from_(rows.subquery("k"))
 
 
 def _stored(q: Question) -> exp.Select:
@@ -160,15 +165,16 @@ def _stored(q: Question) -> exp.Select:
     target = q.target
     assert target is not None
     columns = [col(n) for n in target.schema.names]
-    rows = select(*columns, named(exp.true(), _FOUND)).from_(table(target.name))
+    keyed = [m for i, c in enumerate(q.keys) for m in match_columns(i, c.type, col(c.name))]
+    rows = select(*columns, *keyed, named(exp.true(), _FOUND)).from_(table(target.name))
     if not q.keeping.history:
         return rows
-    roles = q.keeping.roles
-    newest = over(exp.RowNumber(), [c.name for c in q.keys], [ordered(col(roles["valid_from"]), desc=True)])
+    roles, names = q.keeping.roles, [k.alias for k in keyed]
+    newest = over(exp.RowNumber(), names, [ordered(col(roles["valid_from"]), desc=True)])
     ended = any_of([is_true(col(roles["is_current"])), is_true(col(roles["deleted"]))])
-    ranked = select(*(c.copy() for c in columns), named(newest, "_strandline_rank"))
-    ranked = ranked.from_(table(target.name)).where(ended)
-    return rows.from_(ranked.subquery("r")).where(eq(col("_strandline_rank"), lit(1)))
+    every = [*target.schema.names, *names, _FOUND]
+    ranked = select(*map(col, every), named(newest, "_strandline_rank")).from_(rows.where(ended).subquery("k"))
+    return select(*map(col, every)).from_(ranked.subquery("r")).where(eq(col("_strandline_rank"), lit(1)))
 
 
 def _their(q: Question, column: Column) -> str:
@@ -405,13 +411,14 @@ def _within(scope: exp.Expr | None) -> exp.Expr:
 
 def _measured(q: Question) -> list[exp.Alias]:
     """Of stored rows: is it one of those that deletes are a share of? Has it a NULL in its key, so that it is never
-    found missing?
+    found missing? Of rows of the slice: does it show that a key is there?
     """
     a = q.absence
     if a is None or q.target is None:
-        return [named(exp.false(), ALIVE), named(exp.false(), NULL_KEY)]
+        return [named(exp.false(), name) for name in (ALIVE, NULL_KEY, CAME)]
     nameless = all_of([_alive(q), _within(a.scope), negate(_whole_key(q))])
-    return [named(all_of([_alive(q), _within(a.among)]), ALIVE), named(nameless, NULL_KEY)]
+    came = all_of([is_true(col(IN)), _whole_key(q)])
+    return [named(all_of([_alive(q), _within(a.among)]), ALIVE), named(nameless, NULL_KEY), named(came, CAME)]
 
 
 _DOOMED = ("delete", "approved", "open", "silenced", "missing")

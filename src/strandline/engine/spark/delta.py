@@ -77,7 +77,9 @@ def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
         this=exp.Tuple(expressions=[exp.Column(this=ident(n)) for n in columns]),
         expression=exp.Tuple(expressions=[col(n, "s") for n in columns]),
     )
-    whens = [exp.When(matched=True, then=_update(columns)), exp.When(matched=False, then=insert)]
+    whens = [exp.When(matched=True, then=_update(columns))]
+    if not changes.replaces_only:  # without it Spark need not shuffle the table to find what is not there
+        whens.append(exp.When(matched=False, then=insert))
     if changes.touched:
         touching = one_of(col(ACTION, "s"), TOUCHING)
         whens.insert(0, exp.When(matched=True, condition=touching, then=_update(changes.touched)))

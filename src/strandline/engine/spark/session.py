@@ -129,6 +129,7 @@ def _settings(master: str) -> dict[str, str]:
             "spark.default.parallelism": cores,
             "spark.databricks.delta.snapshotPartitions": cores,
             # a node makes about 60 classes; with the default of 100 the next one of its shape compiles them again
+            "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",  # a small side is hashed, not sorted
             "spark.sql.codegen.cache.maxEntries": "2000",
             "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "strandline-warehouse"),
         }
