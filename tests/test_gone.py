@@ -12,7 +12,8 @@ from strandline.sql.expr import cast, lit, named, select
 from strandline.strategy import decisions
 from strandline.strategy.absence import Absence
 from strandline.strategy.changes import ACTION
-from strandline.strategy.keyed import ELSE, Keeping, Question, decide
+from strandline.strategy.keyed import decide
+from strandline.strategy.question import ELSE, Keeping, Question
 from strandline.types import Snapshot
 
 AT = datetime(2024, 3, 31, 1, tzinfo=UTC)

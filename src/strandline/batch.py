@@ -43,7 +43,7 @@ from strandline.strategy.changes import (
     range_measures,
 )
 from strandline.strategy.duplicates import duplicates
-from strandline.strategy.keyed import Keeping, Question
+from strandline.strategy.question import Keeping, Question
 from strandline.transform import registry
 from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import Detection, EngineContext

@@ -19,7 +19,7 @@ from strandline.engine.base import Engine
 from strandline.job import Job
 from strandline.sql.expr import any_of, col, is_null, named, negate, one_of, select, table
 from strandline.strategy.changes import ACTION
-from strandline.strategy.keyed import GONE, NOTE, STREAK, key_hash_of
+from strandline.strategy.question import GONE, NOTE, STREAK, key_hash_of
 from strandline.types import Token
 
 ANNOUNCED = "announced by the source"

@@ -54,7 +54,8 @@ from strandline.strategy.changes import (
     range_measures,
 )
 from strandline.strategy.events import BATCH, INSTANT, TIMES, Course
-from strandline.strategy.keyed import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question, decide
+from strandline.strategy.keyed import decide
+from strandline.strategy.question import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question
 from strandline.types import Relation, Schema, Table, TableState
 
 

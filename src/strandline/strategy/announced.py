@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, same, select, table
 from strandline.strategy.changes import living
-from strandline.strategy.keyed import key_hash_of
+from strandline.strategy.question import key_hash_of
 from strandline.types import Column, Relation
 
 ANNOUNCED = "_strandline_announced"

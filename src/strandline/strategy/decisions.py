@@ -25,7 +25,8 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.strategy.changes import ACTION, Counts, Proposal, Removals
-from strandline.strategy.keyed import ALIVE, CAME, ELSE, GONE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question, decide
+from strandline.strategy.keyed import decide
+from strandline.strategy.question import ALIVE, CAME, ELSE, GONE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question
 from strandline.types import Relation
 
 

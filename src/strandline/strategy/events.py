@@ -35,7 +35,7 @@ from strandline.sql.expr import (
 from strandline.sql.hash import hashable, row_hash
 from strandline.sql.portable import family
 from strandline.strategy.changes import ACTION, METADATA, is_true
-from strandline.strategy.keyed import ELSE, GONE, IN, NOTE, SEEN, WAS
+from strandline.strategy.question import ELSE, GONE, IN, NOTE, SEEN, WAS
 from strandline.types import Column, Relation, Schema
 
 ROLES = {"instant": "_instant", "kind": "_kind", "batch_id": "_batch_id", "row_hash": "_row_hash"}

@@ -1,236 +1,58 @@
 """upsert and scd2: compare a slice with a table by its keys, and say of every row what becomes of it.
 
-One query joins slice, table, evidence of absence and open notes, and gives each row two verbs: what happens to it when
-deletes are applied (`_action`) and when they are not (`_else`). It is evaluated once; then the verdict is known, and
-`additions` turns decisions into the rows to write.
+Each row gets two verbs: what happens to it when deletes are applied (`_action`) and when they are not (`_else`). The
+query is evaluated once; then the verdict is known, and `decisions.additions` turns verbs into the rows to write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Sequence
 
 from sqlglot import exp
 
 from strandline.errors import UnknownColumn
-from strandline.schema.diff import Fit
-from strandline.sql.expr import (
-    all_of,
-    any_of,
-    case,
-    cast,
-    col,
-    eq,
-    is_null,
-    lit,
-    named,
-    negate,
-    one_of,
-    ordered,
-    over,
-    same,
-    select,
-    table,
-)
-from strandline.sql.hash import hashable, key_hash, row_hash
-from strandline.sql.matching import match_columns, same_match
+from strandline.sql.expr import all_of, any_of, case, cast, col, eq, is_null, lit, named, negate, one_of, same, select
+from strandline.sql.hash import hashable, row_hash
 from strandline.sql.portable import fault
-from strandline.strategy.absence import Absence, seen_keys
 from strandline.strategy.changes import ACTION, METADATA, is_true
+from strandline.strategy.joining import joined
+from strandline.strategy.question import (
+    ALIVE,
+    CAME,
+    COPIES,
+    ELSE,
+    FOUND,
+    GONE,
+    IN,
+    NOTE,
+    NULL_KEY,
+    OLD,
+    PLAIN,
+    SEEN,
+    STATE,
+    STREAK,
+    VERSION,
+    WAS,
+    Question,
+)
 from strandline.types import Column, Relation, Schema
-
-ELSE, NOTE, STREAK = "_strandline_else", "_strandline_note", "_strandline_streak"
-IN, _FOUND, SEEN, _COPIES = "_strandline_in", "_strandline_found", "_strandline_seen", "_strandline_copies"
-_OLD, _STATE, ALIVE, NULL_KEY = "_strandline_old_", "_strandline_state", "_strandline_alive", "_strandline_null_key"
-VERSION, WAS, _PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
-CAME = "_strandline_came"
-GONE = "_strandline_gone"
-_TYPES = {"row_hash": "bigint", "deleted": "boolean", "is_current": "boolean"}  # of the others: timestamp
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """What a keyed table keeps: its keys, its system columns by role, and the instant this batch writes there."""
-
-    keys: tuple[str, ...]
-    roles: Mapping[str, str]
-    at: datetime
-    hard: bool = False
-    track: tuple[str, ...] = ()  # of a history: the columns whose changes open a version; () is all of them
-    open_end: datetime | None = None  # of a history: the end of a version that has none
-
-    @property
-    def history(self) -> bool:
-        return "valid_from" in self.roles
-
-    @property
-    def columns(self) -> list[Column]:
-        return [Column(name, _TYPES.get(role, "timestamp")) for role, name in self.roles.items()]
-
-
-@dataclass(frozen=True)
-class Question:
-    """Everything that is compared."""
-
-    rows: Relation
-    target: Relation | None
-    fit: Fit
-    keeping: Keeping
-    absence: Absence | None = None
-    condition: exp.Expr | None = None
-    unique: bool = False
-    stored: Mapping[str, str] = field(default_factory=dict)  # the roles that the table has already
-    gone: str | None = None  # a boolean column of the rows, and of no table: this row announces a delete
-    sequence: str | None = None  # a column of the rows and the table that says which of two rows is newer
-    woven: bool = False  # what is announced is an event of a history already: nothing is to be decided about it
-
-    def spelled(self, name: str) -> Column:
-        found = self.fit.columns.get(name)
-        if found is None:
-            raise UnknownColumn(name, self.fit.columns.names, where="keys")
-        return found
-
-    @property
-    def keys(self) -> list[Column]:
-        return [self.spelled(k) for k in self.keeping.keys]
-
-    @property
-    def whole(self) -> bool:
-        """Must rows that only the table has come along with all their values?"""
-        return self.keeping.history and self.absence is not None and self.absence.live
 
 
 def decide(q: Question) -> exp.Select:
     """Every row of the slice, and with evidence every row of the table, with its verbs."""
     values = [col(c.name) for c in q.fit.columns]
     hashed = [named(_hash(q), q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    facts = [IN, _FOUND, SEEN, _COPIES, GONE, *([STREAK, _STATE + "_note", _STATE + "_run"] if _notes(q) else [])]
-    old = [col(_OLD + c.name) for c in (q.target.schema if q.target else ())]
-    hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(_joined(q).subquery("j"))
+    facts = [IN, FOUND, SEEN, COPIES, GONE, *([STREAK, STATE + "_note", STATE + "_run"] if q.noted else [])]
+    old = [col(OLD + c.name) for c in (q.target.schema if q.target else ())]
+    hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(joined(q).subquery("j"))
     kept = [*values, *(col(h.alias) for h in hashed)]
     extra = [named(_old(q, "valid_from", "timestamp"), VERSION), named(_was(q), WAS)]
-    streak = named(col(STREAK) if _notes(q) else lit(0), STREAK)
-    verbs = [named(_plain(q), _PLAIN), named(_state(q), _STATE), *_measured(q), *map(col, (GONE, IN, SEEN))]
+    streak = named(col(STREAK) if q.noted else lit(0), STREAK)
+    verbs = [named(_plain(q), PLAIN), named(_state(q), STATE), *_measured(q), *map(col, (GONE, IN, SEEN))]
     judged = select(*kept, *extra, streak, *verbs).from_(hashed_rows.subquery("h"))
     told = [named(_otherwise(), ELSE), named(_action(), ACTION), named(_note(), NOTE)]
     facts = [VERSION, WAS, STREAK, ALIVE, NULL_KEY, CAME, GONE, IN, SEEN]
     return select(*kept, *map(col, facts), *told).from_(judged.subquery("d"))
-
-
-# --- joining -----------------------------------------------------------------------------------------------
-
-
-def _notes(q: Question) -> bool:
-    return q.absence is not None and q.absence.notes is not None
-
-
-def _joined(q: Question) -> exp.Select:
-    """Slice, table, evidence and notes side by side; with evidence also the rows that only the table has."""
-    keys = {c.fold for c in q.keys}
-    both = q.absence is not None and q.target is not None and not q.absence.announced
-    values = [named(_value(q, c, key=c.fold in keys, both=both), c.name) for c in q.fit.columns]
-    found = col(_FOUND, "t") if q.target else cast(exp.null(), "boolean")
-    old = [named(col(c.name, "t"), _OLD + c.name) for c in (q.target.schema if q.target else ())]
-    gone = is_true(col(q.gone, "s")) if q.gone else exp.false()
-    facts = [named(col(IN, "s"), IN), named(found, _FOUND), named(_seen(q), SEEN), named(col(_COPIES, "s"), _COPIES)]
-    facts.append(named(gone, GONE))
-    if _notes(q):
-        facts += [named(col(n, "n"), a) for n, a in (("streak", STREAK), ("state", _STATE + "_note"))]
-        facts.append(named(col("run_id", "n"), _STATE + "_run"))
-    tree = select(*values, *facts, *old).from_(_slice(q).subquery("s"))
-    if q.target is not None:
-        on = all_of(same_match(i, c.type, "s", "t") for i, c in enumerate(q.keys))
-        tree = tree.join(_stored(q).subquery("t"), on=on, join_type="full" if both else "left")
-    if q.absence is not None and q.absence.seen is not None:
-        tree = tree.join(seen_keys(q.absence, q.keys).subquery("e"), on=_same_key(q, "e"), join_type="left")
-    if _notes(q) and q.absence is not None and q.absence.notes is not None:
-        hashed = key_hash_of(q.keys, [_key(q, c) for c in q.keys])
-        tree = tree.join(table(q.absence.notes.name, "n"), on=eq(hashed, col("key_hash", "n")), join_type="left")
-    return tree
-
-
-def _slice(q: Question) -> exp.Select:
-    """The slice with its keys in the table's types, and how often each of them occurs."""
-    columns = [col(n) for n in q.rows.schema.names]
-    keyed = [m for i, c in enumerate(q.keys) for m in match_columns(i, c.type, cast(col(_their(q, c)), c.type))]
-    rows = select(*columns, *keyed).from_(table(q.rows.name))
-    copies = lit(1) if q.unique else over(exp.Count(this=exp.Star()), [k.alias for k in keyed])
-    names = [*(c.copy() for c in columns), *(col(k.alias) for k in keyed)]
-    return select(*names, named(copies, _COPIES), named(exp.true(), IN)).from_(rows.subquery("k"))
-
-
-def _stored(q: Question) -> exp.Select:
-    """The rows to compare with: all of them, or of a history the newest version that is current or deleted."""
-    target = q.target
-    assert target is not None
-    columns = [col(n) for n in target.schema.names]
-    keyed = [m for i, c in enumerate(q.keys) for m in match_columns(i, c.type, col(c.name))]
-    rows = select(*columns, *keyed, named(exp.true(), _FOUND)).from_(table(target.name))
-    if not q.keeping.history:
-        return rows
-    roles, names = q.keeping.roles, [k.alias for k in keyed]
-    newest = over(exp.RowNumber(), names, [ordered(col(roles["valid_from"]), desc=True)])
-    ended = any_of([is_true(col(roles["is_current"])), is_true(col(roles["deleted"]))])
-    every = [*target.schema.names, *names, _FOUND]
-    ranked = select(*map(col, every), named(newest, "_strandline_rank")).from_(rows.where(ended).subquery("k"))
-    return select(*map(col, every)).from_(ranked.subquery("r")).where(eq(col("_strandline_rank"), lit(1)))
-
-
-def _their(q: Question, column: Column) -> str:
-    """A key as the slice spells it."""
-    found = q.rows.schema.get(column.name)
-    if found is None:
-        raise UnknownColumn(column.name, q.rows.schema.names, where="keys")
-    return found.name
-
-
-def _key(q: Question, column: Column) -> exp.Expr:
-    mine = cast(col(_their(q, column), "s"), column.type)
-    if q.target is None or q.absence is None:
-        return mine
-    return exp.Coalesce(this=mine, expressions=[col(column.name, "t")])
-
-
-def _same_key(q: Question, alias: str) -> exp.Expr:
-    """A key with a NULL is nobody's evidence, so plain equality is enough."""
-    return all_of(eq(_key(q, c), col(c.name, alias)) for c in q.keys)
-
-
-def _seen(q: Question) -> exp.Expr:
-    if q.absence is None:
-        return cast(exp.null(), "boolean")
-    seen = col("_strandline_there", "e") if q.absence.seen is not None else col(IN, "s")
-    if q.gone is None:
-        return seen
-    return all_of([seen, negate(is_true(col(q.gone, "s")))])  # a row that announces a delete shows no presence
-
-
-def _value(q: Question, c: Column, *, key: bool, both: bool) -> exp.Expr:
-    """A column as it would be stored: the slice's value, and the stored one where the slice has no such column."""
-    come, target = q.rows.schema.get(c.name), q.target
-    if key:
-        return _key(q, c)
-    there = target is not None and c.name in target.schema
-    if come is None:
-        return col(c.name, "t") if there else cast(exp.null(), c.type)
-    value: exp.Expr = cast(col(come.name, "s"), c.type)
-    if there and q.sequence and q.gone and c.name.casefold() != q.sequence.casefold():
-        # what a row was stays to be seen when its delete is announced; only when that was is written
-        stays = all_of([is_true(col(q.gone, "s")), is_true(col(_FOUND, "t"))])
-        value = case((stays, col(c.name, "t")), default=value)
-    if both and there and q.whole:
-        return case((is_null(col(IN, "s")), col(c.name, "t")), default=value)
-    return value
-
-
-def key_hash_of(columns: Sequence[Column], values: Sequence[exp.Expr] | None = None) -> exp.Expr:
-    """The name of a key in the records: a hash over its values, alike on every engine."""
-    tree = key_hash(list(columns), where="detect_deletes, keys")
-    if values is None:
-        return tree
-    by_name = {c.name: v for c, v in zip(columns, values, strict=True)}
-    return tree.transform(lambda n: by_name[n.name].copy() if isinstance(n, exp.Column) else n)
 
 
 def _hash(q: Question) -> exp.Expr:
@@ -238,14 +60,14 @@ def _hash(q: Question) -> exp.Expr:
     return hashed if q.absence is None or q.whole else case((col(IN), hashed), default=exp.null())
 
 
-# --- deciding ----------------------------------------------------------------------------------------------
+# --- verbs -------------------------------------------------------------------------------------------------
 
 
 def _old(q: Question, role: str, type_: str) -> exp.Expr:
     """What the table holds in a system column; NULL when it has none yet."""
     name = q.stored.get(role)
     there = q.target is not None and name is not None and name in q.target.schema
-    return col(f"{_OLD}{name}") if there else cast(exp.null(), type_)
+    return col(f"{OLD}{name}") if there else cast(exp.null(), type_)
 
 
 def _alive(q: Question) -> exp.Expr:
@@ -253,8 +75,8 @@ def _alive(q: Question) -> exp.Expr:
     if q.target is None:
         return exp.false()
     if q.keeping.history:
-        return all_of([is_true(col(_FOUND)), is_true(_old(q, "is_current", "boolean"))])
-    return all_of([is_true(col(_FOUND)), negate(is_true(_old(q, "deleted", "boolean")))])
+        return all_of([is_true(col(FOUND)), is_true(_old(q, "is_current", "boolean"))])
+    return all_of([is_true(col(FOUND)), negate(is_true(_old(q, "deleted", "boolean")))])
 
 
 def _was(q: Question) -> exp.Expr:
@@ -262,14 +84,14 @@ def _was(q: Question) -> exp.Expr:
 
 
 def _dead(q: Question) -> exp.Expr:
-    return all_of([is_true(col(_FOUND)), negate(_alive(q))])
+    return all_of([is_true(col(FOUND)), negate(_alive(q))])
 
 
 def _plain(q: Question) -> exp.Expr:
     """The verb of a slice's row when no delete is applied."""
-    duplicate = (exp.GT(this=col(_COPIES), expression=lit(1)), cast(fault("duplicates"), "string"))
+    duplicate = (exp.GT(this=col(COPIES), expression=lit(1)), cast(fault("duplicates"), "string"))
     outside = (is_null(col(IN)), lit("stay"))
-    missing = (is_null(col(_FOUND)), lit("insert"))
+    missing = (is_null(col(FOUND)), lit("insert"))
     branches: list[tuple[exp.Expr, exp.Expr]] = [duplicate, outside, *_announced(q)]
     if q.target is None:
         return case(*branches, default=lit("insert"))
@@ -295,7 +117,7 @@ def _announced(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
         return []
     if q.sequence is None:
         return [(col(GONE), lit("stay"))]
-    tomb = (all_of([col(GONE), is_null(col(_FOUND))]), lit("bury"))
+    tomb = (all_of([col(GONE), is_null(col(FOUND))]), lit("bury"))
     if q.target is None:
         return [tomb]
     later = all_of([col(GONE), _dead(q), _compares(q, exp.GT)])
@@ -319,7 +141,7 @@ def _compares(q: Question, sign: type[exp.Binary]) -> exp.Expr:
     mine = col(q.spelled(q.sequence).name)
     if q.sequence not in q.target.schema:  # the table has none yet: everything stored is lower
         return negate(is_null(mine)) if sign is exp.GT else exp.false()
-    low, high = (mine, col(_OLD + mine.name)) if sign is exp.LT else (col(_OLD + mine.name), mine)
+    low, high = (mine, col(OLD + mine.name)) if sign is exp.LT else (col(OLD + mine.name), mine)
     return any_of(
         [
             all_of([is_null(low), negate(is_null(high.copy()))]),
@@ -337,13 +159,13 @@ def _equal(q: Question) -> list[exp.Expr]:
     name = q.stored.get("row_hash")
     if name and name in target.schema and "row_hash" in q.keeping.roles:
         changing = [c for c in changing if not hashable(c)]
-        return [eq(col(q.keeping.roles["row_hash"]), col(_OLD + name)), *_unchanged(changing, target)]
+        return [eq(col(q.keeping.roles["row_hash"]), col(OLD + name)), *_unchanged(changing, target)]
     return _unchanged(changing, target)
 
 
 def _unchanged(columns: Sequence[Column], target: Relation) -> list[exp.Expr]:
     """A column the table does not have yet is stored as NULL."""
-    return [same(col(c.name), col(_OLD + c.name)) if c.name in target.schema else is_null(col(c.name)) for c in columns]
+    return [same(col(c.name), col(OLD + c.name)) if c.name in target.schema else is_null(col(c.name)) for c in columns]
 
 
 def _compared(columns: Schema) -> list[Column]:
@@ -355,7 +177,7 @@ def _state(q: Question) -> exp.Expr:
     a = q.absence
     if a is None:
         return case((all_of([_alive(q), _told(q)]), lit("delete")), default=cast(exp.null(), "string"))
-    unseen, note = negate(is_true(col(SEEN))), col(_STATE + "_note")
+    unseen, note = negate(is_true(col(SEEN))), col(STATE + "_note")
     # what is announced needs no inference: neither a whole key, nor a window, nor a second time
     told = _told(q)
     inferred = all_of([unseen, _whole_key(q), *([negate(col(GONE))] if q.woven or q.sequence else [])])
@@ -365,22 +187,22 @@ def _state(q: Question) -> exp.Expr:
     if a.live:
         back = all_of([_dead(q), is_null(col(IN)), is_true(col(SEEN))])
         branches.append((back, lit("reopen" if q.keeping.history else "revive")))
-    if _notes(q):
+    if q.noted:
         held = eq(note, lit("hold"))
         alive = all_of([_alive(q), is_true(col(SEEN)), negate(is_null(note))])
         branches.append((alive, lit("seen")))
         if a.approved:
-            branches.append((all_of([missing, held, eq(col(_STATE + "_run"), lit(a.approved))]), lit("approved")))
+            branches.append((all_of([missing, held, eq(col(STATE + "_run"), lit(a.approved))]), lit("approved")))
         branches.append((all_of([missing, held]), lit("open")))
         branches.append((all_of([missing, eq(note, lit("reject"))]), lit("silenced")))
     if a.confirm > 1:
-        streak = exp.Coalesce(this=col(STREAK), expressions=[lit(0)]) if _notes(q) else lit(0)
+        streak = exp.Coalesce(this=col(STREAK), expressions=[lit(0)]) if q.noted else lit(0)
         times = exp.Add(this=streak, expression=lit(1)) if a.fresh else streak
         early = all_of([candidate, negate(col(GONE)), exp.LT(this=times, expression=lit(a.confirm))])
         branches.append((early, lit("missing")))
     branches.append((candidate, lit("delete")))
     if a.live and a.confirm == 1:
-        branches.append((all_of([is_null(col(_FOUND)), negate(col(GONE)), unseen, _whole_key(q)]), lit("bury")))
+        branches.append((all_of([is_null(col(FOUND)), negate(col(GONE)), unseen, _whole_key(q)]), lit("bury")))
     return case(*branches, default=cast(exp.null(), "string"))
 
 
@@ -404,7 +226,7 @@ def _within(scope: exp.Expr | None) -> exp.Expr:
         return exp.true()
 
     def bind(node: exp.Expr) -> exp.Expr:
-        return col(_OLD + node.name) if isinstance(node, exp.Column) else node
+        return col(OLD + node.name) if isinstance(node, exp.Column) else node
 
     return is_true(exp.Paren(this=scope.copy().transform(bind)))
 
@@ -426,19 +248,19 @@ _DOOMED = ("delete", "approved", "open", "silenced", "missing")
 
 def _otherwise() -> exp.Expr:
     """What becomes of a row when deletes are not applied: one that may be gone stays as it is."""
-    return case((one_of(col(_STATE), _DOOMED), lit("stay")), default=col(_PLAIN))
+    return case((one_of(col(STATE), _DOOMED), lit("stay")), default=col(PLAIN))
 
 
 def _action() -> exp.Expr:
     """What becomes of a row when deletes are applied."""
-    removing = (one_of(col(_STATE), ("delete", "approved")), lit("delete"))
-    others = (one_of(col(_STATE), ("bury", "revive", "reopen")), col(_STATE))
+    removing = (one_of(col(STATE), ("delete", "approved")), lit("delete"))
+    others = (one_of(col(STATE), ("bury", "revive", "reopen")), col(STATE))
     return case(removing, others, default=_otherwise())
 
 
 def _note() -> exp.Expr:
-    noted = one_of(col(_STATE), ("seen", "open", "approved", "missing", "silenced"))
-    return case((noted, col(_STATE)), default=cast(exp.null(), "string"))
+    noted = one_of(col(STATE), ("seen", "open", "approved", "missing", "silenced"))
+    return case((noted, col(STATE)), default=cast(exp.null(), "string"))
 
 
 def _bind(condition: exp.Expr, columns: Schema, target: Relation) -> exp.Expr:
@@ -452,6 +274,6 @@ def _bind(condition: exp.Expr, columns: Schema, target: Relation) -> exp.Expr:
         if ours:
             return col(found.name)
         # a column that this batch brings was NULL until now
-        return col(_OLD + found.name) if found.name in target.schema else cast(exp.null(), found.type)
+        return col(OLD + found.name) if found.name in target.schema else cast(exp.null(), found.type)
 
     return exp.Paren(this=condition.copy().transform(bind))
