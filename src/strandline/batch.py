@@ -359,7 +359,7 @@ def evaluate(job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Reco
         if made.question is None:
             said = slice_.followed.warnings if slice_.followed else ()
             return Outcome(slice_, rows, made, _evaluate_unkeyed(engine, made), warnings=said)
-        return _evaluate_keyed(job, engine, Outcome(slice_, rows, made, _lazy(engine, made)))
+        return _evaluate_keyed(job, engine, slice_, rows, made)
     except DuplicateKeys:
         raise duplicate_keys(engine, rows, job.node.write.keys) from None
 
@@ -384,13 +384,13 @@ def _evaluate_unkeyed(engine: Engine, made: Reconciled) -> ChangeSet:
     return evaluated(proposal, staged.relation, counts)
 
 
-def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
-    made, q = outcome.made, outcome.made.question
+def _evaluate_keyed(job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Reconciled) -> Outcome:
+    q = made.question
     assert q is not None
-    warnings = list(outcome.slice.followed.warnings) if outcome.slice.followed else []
+    warnings = list(slice_.followed.warnings) if slice_.followed else []
     warnings += made.finding.warnings if made.finding else []
     if made.proposal.lazy:
-        return replace(outcome, warnings=tuple(warnings))
+        return Outcome(slice_, rows, made, _lazy(engine, made), warnings=tuple(warnings))
     wanted = {**decisions.decision_measures(), **range_measures(made.proposal)}
     staged = engine.stage(made.proposal.rows, wanted, decisions.keep())
     verdict, told = judged(job, made.finding, staged.measures)
@@ -404,14 +404,7 @@ def _evaluate_keyed(job: Job, engine: Engine, outcome: Outcome) -> Outcome:
         gone = decisions.all_versions(additions, q)
         additions = engine.query(exp.union(whole, gone, distinct=False))
     changes = evaluated(made.proposal, additions, counts, key_ranges(staged.measures))
-    return replace(
-        outcome,
-        changes=changes,
-        verdict=verdict,
-        decided=staged.relation,
-        measured=staged.measures,
-        warnings=tuple(warnings),
-    )
+    return Outcome(slice_, rows, made, changes, verdict, staged.relation, staged.measures, tuple(warnings))
 
 
 def judged(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> tuple[Verdict | None, list[str]]:
