@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from deltalake import DeltaTable
 
-from strandline.errors import ConfigError, DeleteThresholdExceeded, EmptySource, ReadError
+from strandline.errors import ConfigError, DeleteThresholdExceeded, EmptySource, ReadError, TransformError
 from strandline.testing.frames import read_table, write_parquet
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
@@ -943,3 +943,82 @@ def test_deletes_in_a_window_that_moves_on(quick, answer, found_later):
     quick.declare(orders(step=limits | {"max_delete_count": 5}))
     quick.put("orders", ORDERS, (2, 10, june(3)), (3, 10, june(3)))
     assert numbers(quick.run()) == (0, 2, found_later, 0, int(answer == "hold"))
+
+
+# --- what is compared is what was read ---------------------------------------------------------------------
+
+TENFOLD = {"operation": "derive", "params": {"columns": {"OrderID": "OrderID * 10"}}}
+REWRITING = "SELECT OrderID * 10 AS OrderID, CustomerID, LastModified FROM {}"
+SNAPSHOT = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["OrderID"]}}
+
+
+@pytest.mark.parametrize(
+    ("more", "by"),
+    [
+        ({"transform": {"steps": [TENFOLD]}}, "step 1 (derive)"),
+        (
+            {"transform": {"steps": [{"operation": "sql", "params": {"query": REWRITING.format("source")}}]}},
+            "step 1 (sql)",
+        ),
+        ({"transformation_sql": REWRITING.format("source")}, "transformation_sql"),
+    ],
+)
+def test_keys_that_are_rewritten_after_they_were_read_are_refused(quick, more, by):
+    """Compared with what the table has, every row would look deleted."""
+    quick.declare({**orders(), **more}).put("orders", ORDERS, (1, 1, june(1)))
+    with pytest.raises(TransformError, match="deletes are looked for by `OrderID`") as failed:
+        quick.run()
+    assert by in str(failed.value)
+
+
+def test_a_step_for_deletes_stands_behind_what_rewrites_the_keys(quick):
+    node = orders()
+    del node["settings"], node["read"]["watermark"]
+    quick.declare({**node, "transform": {"steps": [SNAPSHOT, TENFOLD]}}).put("orders", ORDERS, (1, 1, june(1)))
+    with pytest.raises(TransformError, match=r"step 2 \(derive\)"):
+        quick.run()
+    quick.declare({**node, "transform": {"steps": [TENFOLD, SNAPSHOT]}})
+    quick.run()
+    quick.put("orders", ORDERS, (1, 1, june(1)), (2, 1, june(2)))
+    quick.run()
+    assert quick.flags("orders", "OrderID") == {10: False, 20: False}
+
+
+def test_a_mark_that_is_rewritten_says_nothing_of_the_window(quick):
+    later = {"operation": "derive", "params": {"columns": {"LastModified": "date_add(LastModified, 4)"}}}
+    quick.declare({**orders(), "transform": {"steps": [later]}})
+    quick.put("orders", ORDERS, (1, 1, june(1)), (2, 1, june(5)))
+    quick.run()
+    quick.put("orders", ORDERS, (1, 1, june(1)), (2, 1, june(5)), (3, 1, june(9)))
+    result = quick.run()
+    assert result.deleted == 0
+    assert any("written anew by step 1 (derive)" in w for w in result.warnings)
+
+
+def test_what_is_approved_is_looked_for_in_the_whole_source(quick):
+    """A row that came back with an old mark lies in no window, and still is there."""
+    limits = {"max_delete_percent": 10, "on_threshold_breach": "hold"}
+    quick.declare(orders(step=limits))
+    rows = [(1, 1, june(1)), (2, 1, june(5)), (3, 1, june(5)), (6, 1, june(5))]
+    quick.put("orders", ORDERS, *rows)
+    quick.run()
+    quick.put("orders", ORDERS, rows[0], rows[2], (4, 1, june(9)))
+    held = quick.project.run(platform=quick.platform)
+    assert held.nodes[0].held == 2
+    quick.put("orders", ORDERS, *rows[:3], (4, 1, june(9)), (5, 1, june(10)))
+    quick.project.run(platform=quick.platform)
+    quick.project.approve(held.run_id, platform=quick.platform)
+    assert quick.flags("orders", "OrderID") == {1: False, 2: False, 3: False, 4: False, 5: False, 6: True}
+
+
+def test_one_file_looked_at_twice_confirms_nothing(quick):
+    node = orders()
+    del node["settings"], node["read"]["watermark"]
+    step = {**SNAPSHOT, "params": {**SNAPSHOT["params"], "confirm_runs": 2}}
+    quick.declare({**node, "transform": {"steps": [step]}})
+    quick.put("orders", ORDERS, *((n, 1, june(1)) for n in range(1, 5)))
+    quick.run()
+    quick.put("orders", ORDERS, *((n, 1, june(1)) for n in range(2, 5)))
+    assert [quick.run().deleted for _ in range(3)] == [0, 0, 0]
+    quick.put("orders", ORDERS, *((n, 1, june(1)) for n in range(2, 6)))
+    assert quick.run().deleted == 1

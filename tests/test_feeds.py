@@ -424,6 +424,17 @@ def test_deduplication_columns_keep_the_newest_commit(quick):
     assert quick.living() == [(1, "c"), (2, "x")]
 
 
+def test_deduplication_columns_choose_among_what_is_left(quick):
+    quick.write("src", rows((1, "a"), (1, "b"))).declare(node(feed={"deduplication_columns": ["id"]}))
+    quick.run()
+    quick.write("src", rows((1, "A")), mode="append")
+    quick.run()
+    assert quick.living() == [(1, "A")]
+    quick.delta().delete("v = 'A'")
+    quick.run()
+    assert quick.living() == [(1, "b")]
+
+
 def test_append_adds_what_came_as_often_as_it_came(quick):
     quick.write("src", rows((1, "a"))).declare(node(write={"mode": "append", "keys": []}))
     quick.run()

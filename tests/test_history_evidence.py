@@ -231,3 +231,37 @@ def test_a_version_that_begins_only_later(pandas_platform: Platform) -> None:
         assert at.run(frame(COLUMNS, ADA)).deleted == 1
         assert shown(at)[1:] == [(2, "Bob", day(2), later, True)]
         assert at.run(frame(COLUMNS, ADA)).status == "unchanged"
+
+
+def test_a_version_that_begins_only_later_comes_back(pandas_platform: Platform) -> None:
+    """Seen again, it begins after all, right after the instant at which it was taken back."""
+    with lab(pandas_platform, WRITE, transform=detect()) as at:
+        later = START + timedelta(days=30)
+        bob = (2, "Bob", later)
+        at.run(frame(COLUMNS, ADA, bob))
+        assert at.run(frame(COLUMNS, ADA)).deleted == 1
+        at.run(frame(COLUMNS, ADA, bob))
+        assert shown(at)[1:] == [(2, "Bob", later + timedelta(microseconds=1), None, False)]
+        assert at.run(frame(COLUMNS, ADA, bob)).status == "unchanged"
+
+
+def test_a_delete_announced_for_later_is_not_refuted_by_presence(pandas_platform: Platform) -> None:
+    columns, later = [*COLUMNS, ("op", "string")], START + timedelta(days=30)
+    with lab(pandas_platform, {**WRITE, "delete_when": "op = 'D'"}, transform=detect()) as at:
+        both = [(2, "Bob", day(2), "U"), (2, None, later, "D")]
+        at.run(frame(columns, *both))
+        assert at.run(frame(columns, *both)).status == "unchanged"
+        assert shown(at) == [(2, "Bob", day(2), later, True)]
+
+
+def test_at_one_instant_the_highest_sequence_counts(pandas_platform: Platform) -> None:
+    """Also before a delete; but not before what a run found out, which has no sequence."""
+    columns = [*COLUMNS, ("op", "string"), ("n", "bigint")]
+    write = {**WRITE, "delete_when": "op = 'D'", "sequence_by": "n"}
+    with lab(pandas_platform, write, transform=detect()) as at:
+        back = [(1, "Ada", day(1), "U", 1), (1, None, day(5), "D", 3), (1, "Eve", day(5), "U", 4)]
+        later = START + timedelta(days=30)
+        at.run(frame(columns, *back, (2, "Bob", later, "U", 7)))
+        assert shown(at)[:2] == [(1, "Ada", day(1), day(5), False), (1, "Eve", day(5), None, False)]
+        at.run(frame(columns, *back))
+        assert [row[0] for row in shown(at)] == [1, 1]

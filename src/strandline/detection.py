@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any, Protocol
 
@@ -15,11 +15,11 @@ from strandline.control.ledger import RECORDED, Notebook
 from strandline.control.watermark import decided_by
 from strandline.engine.base import Engine, LakeSource
 from strandline.engine.sources import key_runs
-from strandline.errors import ReadError, UnknownColumn
+from strandline.errors import ReadError, TransformError, UnknownColumn
 from strandline.job import Job
 from strandline.journal import log
-from strandline.plan.reading import live_source
-from strandline.slices import Slice, count
+from strandline.plan.reading import live_source, source_of
+from strandline.slices import Slice, count, kept
 from strandline.sql.expr import (
     all_of,
     col,
@@ -37,11 +37,13 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.sql.hash import hashable
+from strandline.sql.incremental import NotIncremental
 from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.strategy.absence import Absence, Evidence, partition_scope, window_scope
 from strandline.strategy.announced import held_keys, together
 from strandline.strategy.changes import living
+from strandline.transform.lineage import rewritten, through_steps
 from strandline.transform.registry import Detection
 from strandline.types import Changes, LiveKeys, Relation, Snapshot, TableState, Window
 
@@ -96,6 +98,7 @@ def find(
     if config is None:
         return None
     look = _Look(job, engine, config, slice_, rows, step.rows if step else _raw(slice_, rows, config), state)
+    _refuse_other_keys(look)
     match config.mode:
         case DeleteDetectionMode.SNAPSHOT_DIFF:
             absence, empty = _snapshot(look)
@@ -122,6 +125,27 @@ def _raw(slice_: Slice, rows: Relation, config: DeleteDetectionConfig) -> Relati
     """The whole slice as it was read, when it has the keys; else the rows to write."""
     first = next(iter(slice_.rows.values()))
     return first if all(k in first.schema for k in config.keys) else rows
+
+
+def _refuse_other_keys(look: _Look) -> None:
+    """Keys that are rewritten after the point where deletes are looked for would all look deleted."""
+    node, keys = look.job.node, look.job.node.write.keys
+    if look.config.mode is DeleteDetectionMode.FEED or look.at_step.name == look.rows.name:
+        return
+    found = rewritten(node, [k for k in keys if k in look.at_step.schema], _position(look.job))
+    if found:
+        name, by = found
+        raise TransformError(
+            f"{node.name}: deletes are looked for by `{name}` as it was read, but {by} writes another value there",
+            hint=f"look for deletes after that: put a detect_deletes step behind it, or give `{name}` another name",
+        )
+
+
+def _position(job: Job) -> int:
+    """The number of steps up to where deletes are looked for; 0 without a step for it."""
+    steps = job.node.transform.steps if job.node.transform else []
+    looking = (s.operation == "detect_deletes" and s.params.get("mode") != "none" for s in steps)
+    return next((number for number, looks in enumerate(looking, start=1) if looks), 0)
 
 
 def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
@@ -267,10 +291,36 @@ def _in_question(look: _Look, target: Relation) -> exp.Select:
 def _window(look: _Look) -> tuple[Absence, Empty]:
     slice_ = look.slice_
     bounds = {n: b for n, b in slice_.window.items() if b[0] is not None and b[1] is not None}
-    evidence = Window(look.at_step, bounds)
+    evidence = Window(_looked_again(look) if look.job.past.approved else look.at_step, bounds)
     scope = _window_scope(look, bounds)
     absence = _absence(look, evidence, scope=exp.false() if scope is None else scope)
     return absence, lambda _: False  # an empty window infers nothing
+
+
+def _looked_again(look: _Look) -> Relation:
+    """Before approved deletes are applied: the keys of the slice, and of all that the source has, whatever its mark.
+
+    A row that came back with an old mark lies in no window.
+    """
+    job, input_ = look.job, look.job.inputs[0]
+    source, state = source_of(job.project, job.node, input_, look.engine.describe)
+    if isinstance(source, LakeSource) and state is not None:
+        source = replace(source, where=kept(job, input_, state.roles, None))
+    whole = look.engine.scan(source).relation
+    try:
+        passing = through_steps(job.node, whole.schema).columns
+    except NotIncremental:
+        passing = {}
+    origins = {k: whole.schema.get(passing.get(k.casefold(), "")) for k in job.node.write.keys}
+    if None in origins.values():
+        raise TransformError(
+            f"{job.node.name}: nobody can look again for what is held: the keys are not columns of {input_.label}",
+            hint="reject the deletes, or find them with mode: sql_compare, which asks the source for its keys",
+        )
+    mine = select(*(named(col(c.name), k) for k in origins if (c := look.at_step.schema.get(k))))
+    all_ = select(*(named(col(c.name), k) for k, c in origins.items() if c))
+    sides = mine.from_(table(look.at_step.name)), all_.from_(table(whole.name))
+    return look.engine.query(exp.union(*sides, distinct=False))
 
 
 def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr | None:
@@ -309,6 +359,9 @@ def _comparable(look: _Look, name: str, state: TableState) -> bool:
     kept, read = state.schema.get(name), next(iter(look.slice_.rows.values())).schema.get(name)
     if kept is None:
         look.warn(f"Watermark column '{name}' not found in target schema; skipping it for delete detection.")
+        return False
+    if (found := rewritten(look.job.node, [name], 0)) is not None:
+        look.warn(f"Watermark column '{name}' is written anew by {found[1]}; skipping it for delete detection.")
         return False
     if read is None or kept.type == read.type or family(kept.type) == family(read.type) == "integer":
         return True

@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from sqlglot import exp
 
+from strandline.config.connections import FilesConnection
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.model import NodeConfig
 from strandline.control.watermark import Limits, Mark, advanced, limits
 from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource
-from strandline.engine.sources.files import newest
+from strandline.engine.sources.files import fingerprint, newest
 from strandline.errors import ReadError
 from strandline.job import Feed, Job
 from strandline.plan.reading import Input, hidden, is_lake, source_of, table_of
@@ -130,7 +131,17 @@ def _read(job: Job, engine: Engine, input_: Input) -> _Read:
         return found
     if config.snapshot_column:
         return _newest_value(job, engine, found, config.snapshot_column)
-    return found if found.snapshot is not None else replace(found, snapshot=job.clock.now.isoformat())
+    return found if found.snapshot is not None else replace(found, snapshot=_extract(job, input_))
+
+
+def _extract(job: Job, input_: Input) -> str:
+    """What tells one extract from the next: files by themselves, anything else by when it is read."""
+    connection = job.project.config.connections[input_.read.connection]
+    if not isinstance(connection, FilesConnection):
+        return job.clock.now.isoformat()
+    source, _ = source_of(job.project, job.node, input_, lambda _: None)
+    assert isinstance(source, FileSource)
+    return fingerprint(source)
 
 
 # --- lake tables -------------------------------------------------------------------------------------------

@@ -256,7 +256,8 @@ def _came(sources: Sources, input_: Input, moved: Moved, way: _Way) -> Relation:
         return came
     every: exp.Query = rows_of(there)
     if once:  # the newest commit is known of what came, so that wins over what was there
-        every = exp.union(rows_of(came), rows_of(there).where(exp.Not(this=_among(came, there, once))), distinct=False)
+        others = engine.query(rows_of(there).where(exp.Not(this=_among(came, there, once))))
+        every = exp.union(rows_of(came), rows_of(_once(sources, input_, others)), distinct=False)
     return engine.stage(every, {"n": exp.Count(this=exp.Star())}, None).relation
 
 

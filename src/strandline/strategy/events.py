@@ -45,7 +45,7 @@ SYSTEM = (Column(INSTANT, "timestamp"), Column(KIND, "string"), Column(BATCH, "b
 UPSERT, DELETE = "upsert", "delete"
 TIMES = ("timestamp", "timestamp_ntz", "date")
 _RANK, _FRESH, _WORD = "_strandline_rank", "_strandline_fresh", "_strandline_word"
-_UP, _DOWN = "_strandline_up", "_strandline_down"
+_UP, _DOWN, _MISSED = "_strandline_up", "_strandline_down", "_strandline_missed"
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,16 @@ def fresh(come: exp.Query, stored: Relation | None, course: Course) -> exp.Selec
 def weight(course: Course) -> list[exp.Ordered]:
     """Which of two events of one key and instant counts: the first in this order."""
     sequence = [ordered(col(course.sequence_by), desc=True)] if course.sequence_by else []
+    if sequence:  # which a delete that a run found out does not have
+        sequence.insert(0, ordered(case((_found_out(course), lit(0)), default=lit(1))))
     values = [ordered(col(c.name), desc=True) for c in course.told if family(c.type) != "map"]
     zeros = [ordered(cast(col(c.name), "string"), desc=True) for c in course.told if family(c.type) == "float"]
-    return [ordered(col(KIND)), *sequence, *values, *zeros]  # `delete` stands before `upsert`
+    return [*sequence, ordered(col(KIND)), *values, *zeros]  # `delete` stands before `upsert`
+
+
+def _found_out(course: Course) -> exp.Expr:
+    """Is this a delete that a run found by itself? No row says so, and none says when."""
+    return is_null(col(course.effective_at))
 
 
 def newest(come: Relation, course: Course) -> exp.Select:
@@ -189,9 +196,11 @@ def found(said: Relation, come: Relation, stored: Relation | None, course: Cours
     both = table(said.name, "w")
     alive = any_of([is_null(col(_DOWN, "l")), exp.GT(this=col(_UP, "l"), expression=col(_DOWN, "l"))])
     goes = all_of([eq(col(_WORD, "w"), lit(DELETE)), negate(is_null(col(_UP, "l"))), alive])
-    past = exp.LT(this=col(_DOWN, "l"), expression=lit(course.at))
     dead = any_of([is_null(col(_UP, "l")), exp.GTE(this=col(_DOWN, "l"), expression=col(_UP, "l"))])
-    comes = all_of([eq(col(_WORD, "w"), lit(UPSERT)), eq(col(KIND, "l"), lit(UPSERT)), past, dead])
+    # a delete that is announced for later may well be seen until then; one that was found by its absence is refuted
+    past = exp.LT(this=col(_DOWN, "l"), expression=lit(course.at))
+    refuted = any_of([past, is_true(eq(col(_MISSED, "l"), col(_DOWN, "l")))])
+    comes = all_of([eq(col(_WORD, "w"), lit(UPSERT)), eq(col(KIND, "l"), lit(UPSERT)), refuted, dead])
     keys = {k.casefold() for k in course.keys}
     values = [
         named(
@@ -199,24 +208,33 @@ def found(said: Relation, come: Relation, stored: Relation | None, course: Cours
         )
         for c in course.columns
     ]
-    # a version that begins only later is over before it begins
-    when = exp.Greatest(
-        this=lit(course.at), expressions=[exp.Coalesce(this=col(_UP, "l"), expressions=[lit(course.at)])]
-    )
-    instant = case((goes.copy(), when), default=lit(course.at))
+    # a version that begins only later is over before it begins, and comes back right after that
+    instant = case((goes.copy(), _at_least(course, col(_UP, "l"))), default=_at_least(course, _next(col(_DOWN, "l"))))
     tree = select(*values, named(instant, INSTANT), named(col(_WORD, "w"), KIND)).from_(both)
     return tree.join(state.subquery("l"), on=on).where(any_of([goes, comes]))
+
+
+def _at_least(course: Course, other: exp.Expr) -> exp.Expr:
+    """Batch time, or a later instant."""
+    return exp.Greatest(this=lit(course.at), expressions=[exp.Coalesce(this=other, expressions=[lit(course.at)])])
+
+
+def _next(instant: exp.Expr) -> exp.Expr:
+    """The instant after this one."""
+    return exp.Add(this=instant, expression=exp.Interval(this=exp.Literal.string("1"), unit=exp.var("MICROSECOND")))
 
 
 def known_state(known: exp.Query, course: Course) -> exp.Select:
     """Per key the last upsert and the last delete, and the values to come back with: of this slice, else the last."""
     names = [*course.columns.names, KIND]
+    down = eq(col(KIND), lit(DELETE))
+    which = {_UP: eq(col(KIND), lit(UPSERT)), _DOWN: down, _MISSED: all_of([down.copy(), _found_out(course)])}
     last = {
-        name: over(exp.Max(this=case((eq(col(KIND), lit(kind)), col(INSTANT)), default=exp.null())), course.keys)
-        for name, kind in ((_UP, UPSERT), (_DOWN, DELETE))
+        name: over(exp.Max(this=case((condition, col(INSTANT)), default=exp.null())), course.keys)
+        for name, condition in which.items()
     }
     order = [ordered(col(KIND), desc=True), ordered(col(_FRESH), desc=True), ordered(col(INSTANT), desc=True)]
     rank = over(exp.RowNumber(), course.keys, [*order, *weight(course)])
     facts = [named(tree, name) for name, tree in last.items()]
     ranked = select(*map(col, names), *facts, named(rank, _RANK)).from_(known.subquery("e"))
-    return select(*map(col, (*names, _UP, _DOWN))).from_(ranked.subquery("r")).where(eq(col(_RANK), lit(1)))
+    return select(*map(col, (*names, *which))).from_(ranked.subquery("r")).where(eq(col(_RANK), lit(1)))

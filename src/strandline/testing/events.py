@@ -88,7 +88,7 @@ def fold(events: Iterable[Event], course: Course) -> list[Row]:
 
 
 def _line(chain: Sequence[Event], course: Course) -> list[Event]:
-    """One event per instant, in their order: a delete first, then the highest sequence, then the highest values."""
+    """One event per instant, in their order: the highest sequence, then a delete, then the highest values."""
     best: dict[datetime, Event] = {}
     for event in chain:
         rival = best.get(event.instant)
@@ -99,7 +99,7 @@ def _line(chain: Sequence[Event], course: Course) -> list[Event]:
 
 def _weight(event: Event, course: Course) -> tuple[Any, ...]:
     sequence = (rank(event.row.get(course.sequence_by)),) if course.sequence_by else ()
-    return (event.gone, *sequence, *(rank(event.row.get(n)) for n in course.columns if not is_metadata(n)))
+    return (*sequence, event.gone, *(rank(event.row.get(n)) for n in course.columns if not is_metadata(n)))
 
 
 def _versions(line: Sequence[Event], course: Course) -> list[Row]:

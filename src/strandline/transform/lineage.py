@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandline.config.model import NodeConfig
+from sqlglot import exp
+
+from strandline.config.model import NodeConfig, StepConfig
 from strandline.sql.incremental import NotIncremental, restless
 from strandline.sql.portable import deterministic, parse
 from strandline.types import Schema
@@ -26,21 +28,52 @@ def through_steps(node: NodeConfig, columns: Schema) -> Passing:
     """What passes all steps; raises `NotIncremental` at one that looks at more than a row."""
     passing = {c.fold: c.fold for c in columns}
     by: list[frozenset[str]] = []
-    for step in node.transform.steps if node.transform else []:
-        match step.operation:
-            case "deduplicate":
-                by.append(frozenset(passing.get(str(k).casefold(), "") for k in step.params["keys"]))
-            case "rename":
-                new = {str(old).casefold(): str(n).casefold() for old, n in step.params["columns"].items()}
-                passing = {new.get(name, name): source for name, source in passing.items()}
-            case _:
-                passing = _passed(step.operation, step.params, passing)
+    for step in _steps(node):
+        if step.operation == "deduplicate":
+            by.append(frozenset(passing.get(str(k).casefold(), "") for k in step.params["keys"]))
+        else:
+            passing = _passed(step.operation, step.params, passing)
     return Passing(passing, by)
+
+
+def rewritten(node: NodeConfig, names: Sequence[str], after: int) -> tuple[str, str] | None:
+    """A column that may hold another value at the end than before a step, and what rewrites it; a cast does not."""
+    spelled = {n.casefold(): n for n in names}
+    wanted = set(spelled)
+    for number, step in enumerate(_steps(node)[after:], start=after + 1):
+        if step.operation == "sql" and (name := _named_anew(str(step.params.get("query", "")), wanted)):
+            return name, f"step {number} (sql)"
+        try:
+            passing = _passed(step.operation, step.params, {n: n for n in wanted})
+        except NotIncremental:  # a function of one's own: nobody knows
+            continue
+        lost = sorted(n for n in wanted if passing.get(n) != n)
+        if lost and step.operation not in ("cast", "deduplicate"):
+            return spelled[lost[0]], f"step {number} ({step.operation})"
+    name = _named_anew(node.transformation_sql, wanted) if node.transformation_sql else None
+    return (name, "transformation_sql") if name else None
+
+
+def _named_anew(sql: str, names: set[str]) -> str | None:
+    """A name that some part of a query gives to another value than the column of that name."""
+    for alias in parse(sql, "").find_all(exp.Alias):
+        value = alias.this.this if isinstance(alias.this, exp.Cast) else alias.this
+        plain = isinstance(value, exp.Column) and value.name.casefold() == alias.alias.casefold()
+        if alias.alias.casefold() in names and not plain:
+            return alias.alias
+    return None
+
+
+def _steps(node: NodeConfig) -> Sequence[StepConfig]:
+    return node.transform.steps if node.transform else []
 
 
 def _passed(operation: str, params: Mapping[str, Any], passing: Mapping[str, str]) -> dict[str, str]:
     names = {str(c).casefold() for c in params.get("columns", ())}
     match operation:
+        case "rename":
+            new = {str(old).casefold(): str(n).casefold() for old, n in params["columns"].items()}
+            return {new.get(name, name): source for name, source in passing.items()}
         case "select":
             return {name: source for name, source in passing.items() if name in names}
         case "drop" | "cast" | "derive" | "hash_columns":
@@ -54,8 +87,7 @@ def _passed(operation: str, params: Mapping[str, Any], passing: Mapping[str, str
 
 def clockwork(node: NodeConfig) -> bool:
     """Does the clock decide which rows the node gives?"""
-    steps = node.transform.steps if node.transform else []
-    filters = [str(s.params.get("condition", "")) for s in steps if s.operation == "filter"]
+    filters = [str(s.params.get("condition", "")) for s in _steps(node) if s.operation == "filter"]
     if not all(deterministic(text) for text in filters):
         return True
     return node.transformation_sql is not None and restless(parse(node.transformation_sql, node.name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,12 @@ def newest(source: FileSource) -> datetime | None:
     """When the newest of all matching files was modified, in UTC; None when there is no file."""
     found = _matching(source, required=False)
     return max((_modified(p) for p in found), default=None)
+
+
+def fingerprint(source: FileSource) -> str:
+    """What tells these files from those of another day: their names, sizes and times."""
+    found = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in find(source)]
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
 
 
 def quiet(source: FileSource) -> bool:
