@@ -389,6 +389,23 @@ def test_what_spark_does_to_a_table_is_followed_on_both_engines(tmp_path, spark_
             assert lake.living(f"t{name}", "id", "p", "v") == sorted(source, key=repr), (name, statements)
 
 
+def test_what_vanished_before_the_feed_was_followed_is_found(quick):
+    """Reading in full found no deletes; whoever turns to the feed expects the table to be the source."""
+    full = node()
+    del full["read"]["incremental"]
+    quick.write("src", rows((1, "a"), (2, "b"), (3, "c"))).declare(full)
+    quick.run()
+    quick.delta().delete("id = 1")
+    quick.run()
+    result = quick.declare(node()).run()
+    assert (result.deleted, result.warnings) == (
+        1,
+        ["everything is computed again: until now its sources were read in full"],
+    )
+    assert quick.living() == [(2, "b"), (3, "c")]
+    assert quick.run().status == "unchanged"
+
+
 # --- more than one row of a key ----------------------------------------------------------------------------
 
 

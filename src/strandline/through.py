@@ -126,7 +126,8 @@ def _way(job: Job, sources: Sources, moved: dict[str, Moved]) -> _Way:
     fed = [i for i in job.inputs if i.read.feed]
     _check_columns(job, sources, fed)
     if sources.fresh and any(sources.position(i) is None for i in fed):
-        return _Way("first")
+        until_now = job.node.write.keyed and job.past.memory.get("kind") == "full"
+        return _Way("recompute", "until now its sources were read in full") if until_now else _Way("first")
     if why := _doubt(job, sources):
         return _Way("recompute", why)
     if not any(sources.stirred(i) for i in fed):
