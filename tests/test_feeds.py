@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -45,6 +46,13 @@ class Lake:
     def write(self, name, data, mode="error", **how):
         write_deltalake(self.place(name), data, mode=mode, configuration=FEED if mode == "error" else None, **how)
         return self
+
+    def erp(self, *statements):
+        connection = sqlite3.connect(self.folder / "erp.db")
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+        connection.close()
 
     def delta(self, name="src"):
         return DeltaTable(self.place(name))
@@ -751,6 +759,30 @@ def test_the_other_side_is_a_snapshot_even_when_it_is_quiet(lake):
     assert numbers(lake.run()) == (0, 3, 0, 0, 0)
     assert lake.living("t", "id", "name") == [(1, None), (2, "b"), (3, None)]
     assert lake.coverage()["followed"] == "keys"
+
+
+def test_sources_read_in_full_delete_what_their_query_no_longer_gives(lake):
+    """The table is what the query makes of its sources, also when none of them is followed by its feed."""
+    lake.write("o", rows((1, "a"), (2, "b"), (3, "c"))).write("c", rows((1, "a"))).declare(star(o="full", c="full"))
+    lake.run()
+    lake.delta("o").delete("id = 2")
+    result = lake.run()
+    assert (numbers(result), result.warnings) == ((0, 0, 1, 0, 0), [])
+    assert lake.living("t", "id", "name") == [(1, "a"), (3, None)]
+    assert lake.run().status == "unchanged"
+
+
+def test_a_table_that_holds_only_its_last_read_says_nothing_of_what_it_lacks(quick):
+    read = {"connection": "erp", "table": "o", "incremental": {"mode": "stateful", "column": "id"}}
+    bronze = {"name": "b", "read": read, "write": {"connection": "lake", "table": "o", "mode": "overwrite"}}
+    quick.erp("CREATE TABLE o (id INTEGER, v TEXT)", "INSERT INTO o VALUES (1, 'a'), (2, 'b')")
+    quick.write("c", rows((1, "a")))
+    erp = {"type": "sql", "url": "sqlite:///erp.db"}
+    quick.declare(bronze, star(o="full", c="full"), connections={"erp": erp})
+    quick.run()
+    quick.erp("INSERT INTO o VALUES (3, 'c')")
+    quick.run()
+    assert quick.living("t", "id") == [(1,), (2,), (3,)]
 
 
 def test_a_full_source_makes_everything_run_and_a_lookup_nothing(quick):

@@ -99,8 +99,15 @@ class Job:
 
     @property
     def follows(self) -> bool:
-        """Does it follow the changes of a source?"""
-        return any(i.read.feed for i in self.inputs)
+        """Does it follow the changes of a source, or of several together?"""
+        return any(i.read.feed for i in self.inputs) or (combines(self.node) and not any(map(self._part, self.inputs)))
+
+    def _part(self, input_: Input) -> bool:
+        """Does a table hold only what its last, limited read brought? Then what it lacks is not gone."""
+        if not is_lake(self.project, input_.read):
+            return False
+        writer = self.writer(table_of(self.project, input_.read.connection, input_.read.table or ""))
+        return writer is not None and writer.write.mode == "overwrite" and any(r.limited for _, r in writer.reads())
 
     @property
     def followed(self) -> bool:
@@ -131,11 +138,17 @@ def detection_of(node: NodeConfig) -> DeleteDetectionConfig | None:
             config = DeleteDetectionConfig(**step.params)
             if config.mode is not DeleteDetectionMode.NONE:
                 return config
-    if node.write.keyed and any(read.feed for _, read in node.reads()):
+    if node.write.keyed and (any(read.feed for _, read in node.reads()) or combines(node)):
         return DeleteDetectionConfig(mode=DeleteDetectionMode.FEED, keys=node.write.keys)
     if node.settings.delete_missing:
         return DeleteDetectionConfig(mode=DeleteDetectionMode.WATERMARK_WINDOW, keys=node.write.keys)
     return None
+
+
+def combines(node: NodeConfig) -> bool:
+    """Is its table what a query makes of several whole sources? Then a row that the query no longer gives is gone."""
+    reads = [read for _, read in node.reads()]
+    return node.write.keyed and len(reads) > 1 and not any(read.limited for read in reads)
 
 
 def feeds_snapshots(project: Project, node: NodeConfig) -> bool:

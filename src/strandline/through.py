@@ -64,7 +64,7 @@ def read(job: Job, engine: Engine, state: TableState | None) -> Slice:
     sources = Sources(job, engine, fresh=state is None or "recipe" not in job.past.memory)
     moved: dict[str, Moved] = {}
     way = _way(job, sources, moved)
-    if way.how == "recompute":
+    if way.how == "recompute" and any(i.read.feed for i in job.inputs):
         sources.say(f"everything is computed again: {way.why}")
     log.info("%s: follows its sources by %s%s", job.node.name, way.how, _counts(moved))
     rows = _rows(job, sources, way, moved)
@@ -125,7 +125,7 @@ def _way(job: Job, sources: Sources, moved: dict[str, Moved]) -> _Way:
     """The quickest way that is right."""
     fed = [i for i in job.inputs if i.read.feed]
     _check_columns(job, sources, fed)
-    if sources.fresh and any(sources.position(i) is None for i in fed):
+    if sources.fresh and (not fed or any(sources.position(i) is None for i in fed)):
         until_now = job.node.write.keyed and job.past.memory.get("kind") == "full"
         return _Way("recompute", "until now its sources were read in full") if until_now else _Way("first")
     if why := _doubt(job, sources):
