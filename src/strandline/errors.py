@@ -5,7 +5,7 @@ StrandlineError
 │   └── UsageError        the command line is wrong                     exit code 2
 ├── NodeError             one node failed; nothing of it was written    exit code 1
 │   ├── ReadError         a source could not be read
-│   │   └── SourceDown    … because it cannot be reached (worth a retry)
+│   │   └── SourceDown    … because it is down or busy (worth a retry)
 │   ├── TransformError    a step or the SQL failed
 │   │   ├── CastError     a value does not fit the type asked for
 │   │   └── UnknownColumn a column that is not there, with the nearest names
@@ -155,7 +155,7 @@ class ReadError(NodeError):
 
 
 class SourceDown(ReadError):
-    """A source cannot be reached: refused, timed out, unknown host."""
+    """A source cannot be reached (refused, timed out, unknown host), or is locked for the moment."""
 
     code = "source_down"
     retryable = True
