@@ -27,12 +27,12 @@ def read(monkeypatch, consumed, version, *, table_id="t", **options):
 
 
 def test_an_older_version_than_the_consumed_one_is_not_delivered(monkeypatch):
-    with pytest.raises(UsageError, match="to_commit_version 3 lies before .* version 5 was consumed already"):
+    with pytest.raises(UsageError, match=r"to_commit_version 3 lies before .* version 5 was consumed already"):
         read(monkeypatch, 5, 3, to_commit_version=3)
 
 
 def test_a_range_that_ends_before_it_begins(monkeypatch):
-    with pytest.raises(UsageError, match="to_commit_version 3 lies before .* from_commit_version is 7"):
+    with pytest.raises(UsageError, match=r"to_commit_version 3 lies before .* from_commit_version is 7"):
         read(monkeypatch, None, 3, from_commit_version=7, to_commit_version=3)
 
 
