@@ -213,20 +213,24 @@ class DeleteThresholdExceeded(NodeError):
     """More deletes were found than the configuration tolerates; nothing was written."""
 
     code = "delete_threshold"
+    advice: ClassVar[str] = (
+        "look at the source; if the deletes are right, raise max_delete_percent or max_delete_count, "
+        "or use on_threshold_breach: hold and approve them"
+    )
 
-    def __init__(self, reason: str, *, percent: float, found: int, alive: int) -> None:
+    def __init__(self, reason: str, *, percent: float, found: int, alive: int, hint: str | None = None) -> None:
         self.percent, self.found, self.alive = percent, found, alive
-        super().__init__(
-            reason,
-            hint="look at the source; if the deletes are right, raise max_delete_percent or max_delete_count, "
-            "or use on_threshold_breach: hold and approve them",
-        )
+        super().__init__(reason, hint=hint or self.advice)
 
 
 class EmptySource(DeleteThresholdExceeded):
     """The source came back empty."""
 
     code = "empty_source"
+    advice = (
+        "look at the source; if it is empty rightly, use on_empty_source: apply, "
+        "or on_empty_source: hold and approve the deletes"
+    )
 
 
 class TableError(NodeError):

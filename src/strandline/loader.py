@@ -345,6 +345,7 @@ class DeltaLoader:
             raise EmptySource(
                 f"{_name(self.table)} came back empty, and nobody can tell what was deleted: nothing is written",
                 percent=100.0, found=0, alive=0,
+                hint="look at the table; if it is empty rightly, empty the target by hand",
             )  # fmt: skip
 
 
