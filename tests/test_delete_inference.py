@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from strandline.errors import ConfigError, DeleteThresholdExceeded, EmptySource, ReadError, TransformError
+from strandline.errors import ConfigError, DeleteThresholdExceeded, EmptySource, ReadError, UnknownColumn
 from strandline.testing.frames import read_table, write_parquet
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
@@ -475,6 +476,16 @@ def test_the_share_is_of_all_living_rows_and_not_of_those_in_the_window(quick, p
     assert caught.value.found == 1
 
 
+def test_a_filter_over_a_column_that_is_not_there_is_told_at_the_first_run(quick):
+    quick.declare(orders(step={"target_filter": "Regoin = 'EMEA' AND NOT _is_deleted"}))
+    quick.put("orders", ORDERS, (1, 10, june(1)))
+    with pytest.raises(UnknownColumn, match="target_filter: there is no column `Regoin`"):
+        quick.run()
+    quick.declare(orders(step={"target_filter": "ORDERID > 8 AND NOT target._is_deleted"}))
+    for _ in range(2):
+        quick.run()
+
+
 # --- names of system columns -------------------------------------------------------------------------------
 
 NAMES = {
@@ -891,8 +902,10 @@ def test_an_empty_source_may_be_an_error_or_the_truth(quick):
     quick.sql(*FIVE)
     quick.run()
     quick.sql("DELETE FROM customers")
-    with pytest.raises(EmptySource, match="the source came back empty"):
+    with pytest.raises(EmptySource, match="the source came back empty") as caught:
         quick.run()
+    assert "on_empty_source" in str(caught.value.hint)
+    assert "max_delete" not in str(caught.value.hint)
     quick.declare(compared(on_empty_source="apply", max_delete_percent=0, on_threshold_breach="error"))
     assert quick.run().deleted == 5
     assert set(quick.flags("customers").values()) == {True}

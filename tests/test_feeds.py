@@ -543,6 +543,7 @@ def test_a_plan_follows_what_is_planned(quick, hard):
     assert numbers(planned["silver"]) == numbers(planned["gold"]) == (0, 1, 1, 0, 0)
     assert planned["gold"].sample_deletes == [{"id": 2}]
     assert planned["gold"].warnings == []
+    assert planned["gold"].reason == "gone from lake.src, as the change feed says"
     done = quick.run()
     assert numbers(done["gold"]) == (0, 1, 1, 0, 0)
 

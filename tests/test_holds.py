@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from strandline.cli.main import main
 from strandline.errors import StalePlan, UsageError
 from strandline.project import StrandlineProject
 from strandline.testing.frames import read_table
@@ -199,6 +200,53 @@ def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:
     assert shop.project.explain("silver", {"id": "4711"}).events == []
     with pytest.raises(UsageError, match="the keys of node `silver` are id"):
         shop.project.explain("silver", {"name": "x"})
+
+
+def test_a_key_that_is_null_has_a_story_too(tmp_path: Path, pandas_platform) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    shop.sql("INSERT INTO c VALUES (NULL, 'nobody')")
+    shop.run()
+    story = shop.project.explain("silver", {"id": "NULL"})
+    assert [(e.event, r["name"]) for e, r in zip(story.events, story.now, strict=True)] == [("inserted", "nobody")]
+    assert story.key == {"id": None}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("silver", "--key", "id=abc"), "the key id=abc is not a bigint"),
+        (("silver", "--key", "id=1", "--key", "ID=2"), "--key: `ID` is given twice"),
+        (("sliver", "--key", "id=1"), "there is no node `sliver`\n    → did you mean `silver`?"),
+        (("+silver", "--key", "id=1"), "there is no node `+silver`"),
+    ],
+)
+def test_explain_says_what_is_wrong_with_the_question(tmp_path: Path, pandas_platform, capsys, args, message) -> None:
+    Shop(tmp_path, pandas_platform).run()
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *args, "--project-dir", str(tmp_path)])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_status_tells_how_many_deletes_are_held(tmp_path: Path, pandas_platform, capsys) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run()
+    for options in ([], ["--json"]):
+        with pytest.raises(SystemExit):
+            main(["status", "--project-dir", str(tmp_path), *options])
+    text, _, facts = capsys.readouterr().out.partition("{")
+    assert " ".join(text.split()).count(f"4 deletes held by run {held.run_id}: strandline approve") == 1
+    assert [n["holds"] for n in json.loads("{" + facts)["nodes"]] == [{}, {held.run_id: 4}, {}]
+
+
+def test_a_plan_that_cannot_be_kept_is_told_before_it_is_made(tmp_path: Path, pandas_platform) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    with pytest.raises(UsageError, match=r"nodir/x: there is no folder .*nodir\n"):
+        shop.project.plan(platform=pandas_platform, out=tmp_path / "nodir" / "x")
+    with pytest.raises(UsageError, match="is a folder"):
+        shop.project.plan(platform=pandas_platform, out=tmp_path)
 
 
 def test_notes_of_a_run_that_died_before_its_record_do_not_count(tmp_path: Path, pandas_platform, monkeypatch) -> None:

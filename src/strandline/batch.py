@@ -313,6 +313,16 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
     if state and job.node.write.mode == "upsert" and "valid_from" in state.roles:
         raise TableError(f"{job.target.label} keeps versions: it was written with mode: scd2", hint="set the mode back")
     _check_partitions(job, rows, state)
+    if state is None:  # later the table itself is asked
+        _check_filter(job, [*rows.schema.names, *roles.values()])
+
+
+def _check_filter(job: Job, known: Sequence[str]) -> None:
+    sql, where = job.detection and job.detection.target_filter, f"{job.node.name}: target_filter"
+    folded = {n.casefold() for n in known}
+    for column in parse(sql, where).find_all(exp.Column) if sql else ():
+        if column.name.casefold() not in folded:
+            raise UnknownColumn(column.name, known, where=where)
 
 
 def _check_partitions(job: Job, rows: Relation, state: TableState | None) -> None:

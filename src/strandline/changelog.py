@@ -17,6 +17,7 @@ from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine
 from strandline.job import Job
+from strandline.slices import lake_of
 from strandline.sql.expr import any_of, col, is_null, named, negate, one_of, select, table
 from strandline.strategy.changes import ACTION
 from strandline.strategy.question import GONE, NOTE, STREAK, key_hash_of
@@ -128,9 +129,15 @@ def evidence(job: Job, outcome: Outcome) -> str:
         case DeleteDetectionMode.FEED if mode_of(job, outcome) == "recompute":
             return "absent from the result, which was computed again as a whole"
         case DeleteDetectionMode.FEED:
-            told = outcome.slice.followed.told if outcome.slice.followed else "its source"
-            return f"gone from {told}, as the change feed says"
+            return f"gone from {_followed(job, outcome)}, as the change feed says"
     return ANNOUNCED
+
+
+def _followed(job: Job, outcome: Outcome) -> str:
+    """The sources that were followed, with their versions; a planned one has none yet."""
+    told = outcome.slice.followed.told if outcome.slice.followed else ""
+    planned = [i.label for i in job.inputs if i.read.feed and lake_of(job, i).location in job.planned]
+    return ", ".join(filter(None, (told, *planned))) or "its source"
 
 
 def sample_deletes(engine: Engine, outcome: Outcome, limit: int = 5) -> list[dict[str, Any]]:

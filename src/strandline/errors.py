@@ -5,7 +5,7 @@ StrandlineError
 │   └── UsageError        the command line is wrong                     exit code 2
 ├── NodeError             one node failed; nothing of it was written    exit code 1
 │   ├── ReadError         a source could not be read
-│   │   └── SourceDown    … because it cannot be reached (worth a retry)
+│   │   └── SourceDown    … because it is down or busy (worth a retry)
 │   ├── TransformError    a step or the SQL failed
 │   │   ├── CastError     a value does not fit the type asked for
 │   │   └── UnknownColumn a column that is not there, with the nearest names
@@ -155,7 +155,7 @@ class ReadError(NodeError):
 
 
 class SourceDown(ReadError):
-    """A source cannot be reached: refused, timed out, unknown host."""
+    """A source cannot be reached (refused, timed out, unknown host), or is locked for the moment."""
 
     code = "source_down"
     retryable = True
@@ -213,20 +213,24 @@ class DeleteThresholdExceeded(NodeError):
     """More deletes were found than the configuration tolerates; nothing was written."""
 
     code = "delete_threshold"
+    advice: ClassVar[str] = (
+        "look at the source; if the deletes are right, raise max_delete_percent or max_delete_count, "
+        "or use on_threshold_breach: hold and approve them"
+    )
 
-    def __init__(self, reason: str, *, percent: float, found: int, alive: int) -> None:
+    def __init__(self, reason: str, *, percent: float, found: int, alive: int, hint: str | None = None) -> None:
         self.percent, self.found, self.alive = percent, found, alive
-        super().__init__(
-            reason,
-            hint="look at the source; if the deletes are right, raise max_delete_percent or max_delete_count, "
-            "or use on_threshold_breach: hold and approve them",
-        )
+        super().__init__(reason, hint=hint or self.advice)
 
 
 class EmptySource(DeleteThresholdExceeded):
     """The source came back empty."""
 
     code = "empty_source"
+    advice = (
+        "look at the source; if it is empty rightly, use on_empty_source: apply, "
+        "or on_empty_source: hold and approve the deletes"
+    )
 
 
 class TableError(NodeError):

@@ -16,7 +16,9 @@ from strandline.engine.delta_log import describe
 from strandline.engine.delta_past import Commit, commits, rows_at
 from strandline.errors import ReadError, UsageError
 from strandline.job import Job
+from strandline.sql.portable import family, well_formed
 from strandline.strategy.changes import METADATA
+from strandline.types import Schema
 
 if TYPE_CHECKING:
     from strandline.engine.control_store import DeltaStore
@@ -50,7 +52,7 @@ class Story:
 
     node: str
     table: str
-    key: Mapping[str, str]
+    key: Mapping[str, str | None]
     now: list[dict[str, Any]]
     events: list[Event]
 
@@ -64,8 +66,9 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, str]) -> Story:
     past = commits(job.target)
     if not past:
         raise ReadError(f"there is no table {job.target.label} yet", hint=f"run node `{job.node.name}` first")
-    noted = [c for c in store.changes(job.node.name) if _is(json.loads(c.key), state_key)]
     state = describe(job.target)
+    _refuse_mistyped(state_key, state.schema if state else Schema(()))
+    noted = [c for c in store.changes(job.node.name) if _is(json.loads(c.key), state_key)]
     events, now = _from_table(job, past, state_key, noted, state.roles if state else {})
     events += [
         Event(c.at, _NOTES[c.verb], c.reason, c.run_id, c.batch, None, c.mode) for c in noted if c.verb in _NOTES
@@ -74,7 +77,7 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, str]) -> Story:
     return Story(job.node.name, job.target.label, state_key, now, events)
 
 
-def _keys(job: Job, key: Mapping[str, str]) -> dict[str, str]:
+def _keys(job: Job, key: Mapping[str, str]) -> dict[str, str | None]:
     wanted = {k.casefold(): k for k in job.node.write.keys}
     if not wanted:
         raise UsageError(f"node `{job.node.name}` writes with mode: {job.node.write.mode}, which knows no keys")
@@ -84,16 +87,25 @@ def _keys(job: Job, key: Mapping[str, str]) -> dict[str, str]:
         raise UsageError(
             f"the keys of node `{job.node.name}` are {', '.join(job.node.write.keys)}", hint=f"give {shown}"
         )
-    return {wanted[k]: v for k, v in given.items()}
+    return {wanted[k]: None if v == "NULL" else "NULL" if v == "'NULL'" else v for k, v in given.items()}
 
 
-def _is(found: Mapping[str, Any], key: Mapping[str, str]) -> bool:
-    have = {k.casefold(): str(v) for k, v in found.items()}
-    return all(have.get(k.casefold()) == v for k, v in key.items())
+def _refuse_mistyped(key: Mapping[str, str | None], schema: Schema) -> None:
+    """A value that its column cannot hold is a slip of the pen, not a row that is not there."""
+    for name, value in key.items():
+        column = schema.get(name)
+        if column and value is not None and not well_formed(value, family(column.type)):
+            hint = f"`{column.name}` is a {column.type}; NULL stands for NULL"
+            raise UsageError(f"the key {name}={value} is not a {column.type}", hint=hint)
+
+
+def _is(found: Mapping[str, Any], key: Mapping[str, str | None]) -> bool:
+    have = {k.casefold(): None if v is None else str(v) for k, v in found.items()}
+    return all(k.casefold() in have and have[k.casefold()] == v for k, v in key.items())
 
 
 def _from_table(
-    job: Job, past: Sequence[Commit], key: dict[str, str], noted: Sequence[ChangeRow], roles: Mapping[str, str]
+    job: Job, past: Sequence[Commit], key: dict[str, str | None], noted: Sequence[ChangeRow], roles: Mapping[str, str]
 ) -> tuple[list[Event], list[dict[str, Any]]]:
     """The events that the table's own versions tell, and the row as it is now."""
     events: list[Event] = []

@@ -324,6 +324,13 @@ class DeltaLoader:
         if after is None:
             return None, delivery.whole(frames.engine, lake, state, keys)
         same = last is None or last.table_id == state.table_id
+        newest = self.options.strategy_options.get("to_commit_version")
+        if same and newest is not None and after > state.version:
+            told = f"version {after} was consumed already" if last else f"from_commit_version is {given}"
+            raise UsageError(
+                f"{lake.label}: to_commit_version {newest} lies before the versions to be read: {told}",
+                hint="leave to_commit_version out or raise it, or start over with reset()",
+            )
         rows = delivery.since(frames.engine, lake, state, after, keys) if same and after <= state.version else None
         if rows is not None:
             return after, rows
@@ -338,6 +345,7 @@ class DeltaLoader:
             raise EmptySource(
                 f"{_name(self.table)} came back empty, and nobody can tell what was deleted: nothing is written",
                 percent=100.0, found=0, alive=0,
+                hint="look at the table; if it is empty rightly, empty the target by hand",
             )  # fmt: skip
 
 
@@ -345,7 +353,7 @@ class DeltaManager:
     """Writes frames into Delta tables."""
 
     def merge_dataframe(self, table: object, data_frame: DataFrame, key_columns: Sequence[str]) -> int | None:
-        """Merge rows by their keys, NULL-safe, in one commit; the new version, or None when nothing had to be done.
+        """Merge rows by their keys, NULL-safe, in one commit; the new version, or None when nothing was committed.
 
         A `_change_type` is applied (deletes delete) and never stored. Only rows that differ are written; columns are
         added, never dropped; a key that comes twice is an error. A table that is not there is made.

@@ -35,6 +35,10 @@ class PlanWriter:
     """Collects the nodes of a plan while they are planned."""
 
     def __init__(self, path: Path, project: Project) -> None:
+        if not path.parent.is_dir():
+            raise UsageError(f"{path}: there is no folder {path.parent}", hint="make it, or keep the plan elsewhere")
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder", hint="name a file: strandline plan --out FILE")
         self.path, self.digest = path, digest(project)
         self.entries: list[dict[str, Any]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="strandline-plan-")

@@ -287,25 +287,28 @@ class StrandlineProject:
         raise UsageError(f"run `{run_id}` holds no deletes", hint=did_you_mean(run_id, others) or hint)
 
     def explain(self, node: str, key: Mapping[str, str]) -> Story:
-        """What became of one row, batch by batch, and why."""
+        """What became of one row, batch by batch, and why; a key `NULL` is NULL, `'NULL'` the text."""
         from strandline.explain import explain
 
-        if self.graph.select([node]) != (node,):
-            raise UsageError(f"explain takes the name of one node, not `{node}`")
         return explain(Job(self.config, self._node(node), Clock(datetime.now(UTC))), self.store, key)
 
     def compile(self, node: str, *, platform: Platform | None = None) -> str:
         """The SQL that a node will run, as one readable statement; sources are looked at, nothing is written."""
         from strandline.compiled import compile_node
 
-        if self.graph.select([node]) != (node,):
-            raise UsageError(f"compile takes the name of one node, not `{node}`")
         job = Runner(self.store, "compile").next_job(Job(self.config, self._node(node), Clock(datetime.now(UTC))))
         with self._platform(platform) as platform_, platform_.workspace(node) as engine:
             return compile_node(job, engine)
 
     def _node(self, name: str) -> NodeConfig:
-        return next(n for n in self.config.config.nodes if n.name == name)
+        for node in self.config.config.nodes:
+            if node.name == name:
+                return node
+        known = self.graph.order
+        raise UsageError(
+            f"there is no node `{name}`",
+            hint=did_you_mean(name, known) or f"there are: {', '.join(known) or 'none'}",
+        )
 
     @contextmanager
     def _boundary(self, name: str, errors: list[StrandlineError]) -> Iterator[list[NodeResult]]:

@@ -16,6 +16,7 @@ from tests.sql.rows import ROWS
 
 from strandline.engine.base import Platform
 from strandline.errors import TransformError
+from strandline.sql.portable import parse, refuse_untested
 from strandline.testing.frames import spelled
 from strandline.testing.oracle import Frame
 
@@ -60,6 +61,26 @@ REFUSED = [
     "dt - dt",
     "trunc(dt, 'hour')",
 ]
+BY_NAME = {
+    "from_utc_timestamp(ts, 'Europe/Berlin')": "from_utc_timestamp",
+    "to_utc_timestamp(ts, 'Europe/Berlin')": "to_utc_timestamp",
+    "s[0]": "s[0]",
+    "to_date(s, 'dd.MM.yyyy')": "to_date",
+    "s COLLATE nocase": "collate",
+    "cast(s AS array<int>)": "array<int>",
+    "cast(s AS interval day)": "interval day",
+    "i << 1": "shiftleft",
+    "~i": "~i",
+    "INTERVAL 1 DAY": "interval",
+    "soundex(s)": "soundex()",
+}
+CLAUSES = {
+    "SELECT DISTINCT ON (b) id FROM source": "distinct on",
+    "SELECT id FROM source TABLESAMPLE (10 PERCENT)": "tablesample",
+    "SELECT id FROM source LATERAL VIEW explode(s) t AS x": "lateral view",
+    "SELECT * FROM source PIVOT (sum(i) FOR b IN (true, false))": "pivot",
+    "SELECT id, x FROM source, VALUES (1) AS v(x)": "values",
+}
 
 
 @pytest.mark.parametrize("sql", REFUSED)
@@ -68,7 +89,27 @@ def test_what_would_differ_is_refused_in_process(pandas_platform: Platform, sql:
         answer(pandas_platform, f"SELECT id, {sql} AS x FROM source")
 
 
-ERRORS = ["i / 0", "d / 0", "i % 0", "d / (i - i)", "cast('x' AS int)", "cast(i AS tinyint)", "i * i * i * i * i"]
+@pytest.mark.parametrize("sql", [*BY_NAME, *CLAUSES])
+def test_what_is_not_tested_is_refused_by_name(sql: str) -> None:
+    with pytest.raises(TransformError) as e:
+        refuse_untested(parse(sql, "sql"), "sql")
+    assert {**BY_NAME, **CLAUSES}[sql] in e.value.message.lower()
+
+
+ERRORS = [
+    "i / 0",
+    "d / 0",
+    "i % 0",
+    "d / (i - i)",
+    "cast('x' AS int)",
+    "cast(i AS tinyint)",
+    "i * i * i * i * i",
+    "to_date('31.12.2024')",
+    "year('x')",
+    "last_day('x')",
+    "date_add('x', 1)",
+    "to_date(s)",
+]
 
 
 @pytest.mark.parametrize("sql", ERRORS)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run that holds the deletes.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
-Key = Annotated[list[str], typer.Option("--key", metavar="COLUMN=VALUE", help="The row's key; once per key column.")]
+Key = Annotated[
+    list[str], typer.Option("--key", metavar="COLUMN=VALUE", help="The row's key, or NULL; once per key column.")
+]
 _COLOURS = {"deleted": "red", "held": "yellow", "revived": "green", "inserted": "green"}
 
 
@@ -72,18 +74,20 @@ def explain(
 
 
 def _key(given: list[str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise UsageError(f"--key: expected COLUMN=VALUE, found `{text}`", hint="for example --key id=42")
+        if name.casefold() in (n.casefold() for n in found):
+            raise UsageError(f"--key: `{name}` is given twice", hint="one row has one key; ask for each row by itself")
         found[name] = value
     return found
 
 
 def tell(talk: Talk, story: Story) -> None:
     """A row's story in words."""
-    named = ", ".join(f"{k} = {v}" for k, v in story.key.items())
+    named = ", ".join(f"{k} = {_shown(v)}" for k, v in story.key.items())
     talk.answer(f"{story.table}, {named}")
     for event in story.events:
         word = talk.paint(event.event, *([_COLOURS[event.event]] if event.event in _COLOURS else []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +60,8 @@ def _states(project: StrandlineProject) -> list[dict[str, Any]]:
     for batch in project.store.runs():  # the newest first
         if batch.recovery:
             mended.setdefault(batch.node, batch)
-    return [{**state, "recovery": _recovery(state, mended.get(state["name"]))} for state in states]
+    held = {name: dict(Counter(r.run_id for r in rows)) for name, rows in project.holds().items()}
+    return [{**s, "recovery": _recovery(s, mended.get(s["name"])), "holds": held.get(s["name"], {})} for s in states]
 
 
 def _recovery(state: dict[str, Any], batch: RunRow | None) -> dict[str, Any] | None:
@@ -92,7 +94,11 @@ def _state(name: str, rows: Sequence[ControlRow], *, known: bool) -> dict[str, A
 
 def _notes(node: dict[str, Any]) -> list[str]:
     mended = node["recovery"] and node["recovery"]["done"]
-    notes = [node["error"], node["meaning"], mended, None if node["in_project"] else "no longer in the project"]
+    held = [
+        f"{plural(n, 'delete')} held by run {run_id}: strandline approve {run_id}, or reject {run_id}"
+        for run_id, n in node["holds"].items()
+    ]
+    notes = [node["error"], node["meaning"], mended, *held, None if node["in_project"] else "no longer in the project"]
     return [n for n in notes if n]
 
 

@@ -62,7 +62,7 @@ def _local(uri: str) -> bool:
     return "://" not in uri or uri.startswith("file://")
 
 
-def rows_at(table: Table, version: int, key: dict[str, str]) -> list[dict[str, Any]] | None:
+def rows_at(table: Table, version: int, key: dict[str, str | None]) -> list[dict[str, Any]] | None:
     """The rows of a key at a version; None when their files are no longer there."""
     try:
         delta = DeltaTable(table.location, version=version)
@@ -79,14 +79,18 @@ def rows_at(table: Table, version: int, key: dict[str, str]) -> list[dict[str, A
         raise TableError(f"{table.label}: version {version} cannot be read: {e}") from e
 
 
-def condition(schema: Schema, key: dict[str, str]) -> str:
+def condition(schema: Schema, key: dict[str, str | None]) -> str:
     """The key as a condition; every value is a literal of its column's kind."""
     parts = []
     for name, text in key.items():
         column = schema.get(name)
         if column is None:
             return "false"
-        quoted, value = '"' + column.name.replace('"', '""') + '"', "'" + text.replace("'", "''") + "'"
+        quoted = '"' + column.name.replace('"', '""') + '"'
+        if text is None:
+            parts.append(f"{quoted} IS NULL")
+            continue
+        value = "'" + text.replace("'", "''") + "'"
         if cast := _CASTS.get(family(column.type)):
             parts.append(f"{quoted} = TRY_CAST({value} AS {cast})")
         elif family(column.type) == "text":

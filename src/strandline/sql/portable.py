@@ -315,15 +315,54 @@ _TESTED: set[type[exp.Expr]] = {
 }  # fmt: skip
 
 
+# the same for what is no function: operators, clauses and types
+_PLAIN: set[type[exp.Expr]] = {
+    exp.Add, exp.Alias, exp.Between, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.Boolean, exp.CTE, exp.Column,
+    exp.Cube, exp.DPipe, exp.DataType, exp.DataTypeParam, exp.Distinct, exp.Div, exp.EQ, exp.Escape, exp.Except,
+    exp.Filter, exp.From, exp.GT, exp.GTE, exp.Group, exp.GroupingSets, exp.Having, exp.ILike, exp.Identifier,
+    exp.IgnoreNulls, exp.In, exp.IntDiv, exp.Intersect, exp.Interval, exp.Is, exp.Join, exp.LT, exp.LTE, exp.Like,
+    exp.Limit, exp.Literal, exp.Mod, exp.Mul, exp.NEQ, exp.Neg, exp.Not, exp.Null, exp.NullSafeEQ, exp.NullSafeNEQ,
+    exp.Offset, exp.Order, exp.Ordered, exp.Paren, exp.RawString, exp.RespectNulls, exp.Rollup, exp.Select, exp.Star,
+    exp.Sub, exp.Subquery, exp.Table, exp.TableAlias, exp.Tuple, exp.Union, exp.Var, exp.Where, exp.Window,
+    exp.WindowSpec, exp.With,
+}  # fmt: skip
+_TYPES = {
+    "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "TEXT", "BOOLEAN", "DATE", "TIMESTAMP",
+    "TIMESTAMPTZ", "TIMESTAMPNTZ", "BINARY",
+}  # fmt: skip
+
+
 def refuse_untested(tree: exp.Expr, what: str) -> None:
-    """In process, a function outside the tested list is refused by name rather than guessed."""
-    for node in tree.find_all(exp.Func):
-        if type(node) not in _TESTED or (isinstance(node, exp.SHA2) and node.args["length"].name not in ("256", "0")):
-            name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
+    """In process, whatever is outside the tested lists is refused by name rather than guessed."""
+    for node in tree.walk():
+        if not _tested(node):
             raise TransformError(
-                f"{what}: the function {name.lower()}() is not available on the in-process engine",
+                f"{what}: {_spoken(node)} is not available on the in-process engine",
                 hint="run this project with engine: spark, or write it with the functions listed in docs/sql.md",
             )
+
+
+def _tested(node: exp.Expr) -> bool:
+    match node:
+        case exp.SHA2():
+            return node.args["length"].name in ("256", "0")
+        case exp.TsOrDsToDate():
+            return not node.args.get("format")
+        case exp.Distinct():
+            return not node.args.get("on")
+        case exp.Interval():
+            return isinstance(node.parent, exp.Add | exp.Sub | exp.WindowSpec)
+        case exp.DataType():
+            return getattr(node.this, "name", "") in _TYPES or isinstance(node.parent, exp.Interval)
+    return type(node) in _TESTED or type(node) in _PLAIN
+
+
+def _spoken(node: exp.Expr) -> str:
+    """A node as its writer knows it."""
+    if isinstance(node, exp.Func):
+        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
+        return f"the function {name.lower()}()"
+    return f"`{node.sql(dialect=AnsiSpark).strip()}`"
 
 
 _CLOCKS = re.compile(

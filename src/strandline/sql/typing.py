@@ -170,6 +170,16 @@ class _Typist:
     def instant(self, node: exp.Expr) -> str:
         return self.put(node, _with(node, this=cast(node.this.copy(), "timestamp")), "timestamp")
 
+    def dated(self, node: exp.Expr) -> str:
+        """A date; text becomes one by our grammar, and what is none is an error."""
+        inner = self._of(node.this)
+        if family(inner or "") != "text":
+            return self.put(node, cast(node.copy(), "date"), "date")
+        day = checked_cast(node.this.copy(), "string", "date", "to_date")
+        return self.put(
+            node, day if isinstance(node, exp.TsOrDsToDate) else cast(_with(node, this=day), "date"), "date"
+        )
+
     def whole(self, core: exp.Expr, outer: exp.Expr) -> str:
         if isinstance(core, exp.Extract) and core.name.upper() not in (*_CALENDAR, "HOUR", "MINUTE"):
             raise self._refusal(core)
@@ -331,7 +341,7 @@ _RULES: list[tuple[tuple[type[exp.Expr], ...], _Rule]] = [
     ((exp.Coalesce, exp.Greatest, exp.Least, exp.If, exp.Case), lambda t, node, _: t.chosen(node)),
     ((exp.TimestampTrunc,), lambda t, node, _: t.instant(node)),
     (_INT, lambda t, node, outer: t.whole(node, outer)),
-    (_DATE, lambda t, node, _: t.put(node, cast(node.copy(), "date"), "date")),
+    (_DATE, lambda t, node, _: t.dated(node)),
     ((*_SAME, exp.Alias, exp.Distinct), lambda t, node, _: t.first(node)),
     (_BOOLEAN, lambda _, __, ___: "boolean"),
     (_TEXT, lambda _, __, ___: "string"),

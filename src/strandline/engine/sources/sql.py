@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlglot import exp
 
 from strandline.config.resolve import redact
 from strandline.engine.base import SqlEndpoint, SqlSource
 from strandline.engine.sources import key_runs
+from strandline.engine.sources.outage import kind_of
 from strandline.errors import EngineError, ReadError, SourceDown, StrandlineError, UnknownColumn, did_you_mean
 from strandline.plan.pushdown import pushed
 from strandline.sql.expr import case, cast, col, eq, ident, lit, named, select
@@ -133,7 +134,7 @@ def opened(endpoint: SqlEndpoint) -> Iterator[sqlalchemy.Connection]:
             f"connection `{endpoint.name}`: no Python driver for this database: {e}",
             hint="for PostgreSQL: pip install 'strandline[postgres]'",
         ) from e
-    except SQLAlchemyError as e:
+    except (SQLAlchemyError, ConnectionError, TimeoutError) as e:
         raise translate(e, endpoint) from e
 
 
@@ -159,25 +160,24 @@ def _open_sqlite(database: str, name: str) -> Any:
     return sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30, check_same_thread=False)
 
 
-def translate(error: SQLAlchemyError, endpoint: SqlEndpoint) -> StrandlineError:
+def translate(error: SQLAlchemyError | OSError, endpoint: SqlEndpoint) -> StrandlineError:
     """A driver's error in our words; passwords never pass."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     secrets = [s for s in (endpoint.url.password,) if s]
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     text = redact(lines[0] if lines else type(cause).__name__, [str(s) for s in secrets])
     where = f"connection `{endpoint.name}`"
-    low = str(cause).lower()
-    if "password authentication failed" in low or "access denied" in low or "no password supplied" in low:
-        user = endpoint.url.username or "?"
-        return ReadError(
-            f"{where}: the database refused user `{user}`: wrong user or password",
-            hint="check user: and the environment variable that password: refers to",
-        )
-    if isinstance(error, OperationalError) and re.search(
-        r"refused|timed? ?out|timeout|could not translate|unknown host|resolve|unreachable|closed|terminat|starting up",
-        low,
-    ):
-        return SourceDown(f"{where}: the database cannot be reached: {text}", hint="check that it runs, and url:")
+    match kind_of(error):
+        case "refused":
+            user = endpoint.url.username or "?"
+            return ReadError(
+                f"{where}: the database refused user `{user}`: wrong user or password",
+                hint="check user: and the environment variable that password: refers to",
+            )
+        case "down":
+            return SourceDown(f"{where}: the database cannot be reached: {text}", hint="check that it runs, and url:")
+        case "busy":
+            return SourceDown(f"{where}: the database is busy: {text}", hint="somebody else holds a lock; run again")
     return ReadError(f"{where}: {text}", hint="the database itself said so; check the table, the query and its rights")
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
 from strandline.engine.base import FileSource
 from strandline.engine.faults import raise_fault, unreadable
+from strandline.engine.sources.outage import Kind, of_sqlite, of_state
 from strandline.errors import (
     CommitConflict,
     NodeError,
@@ -26,6 +28,14 @@ _DOWN = re.compile(
     r"(?i)connection .*refused|connect timed out|UnknownHostException|connection attempt failed"
     r"|connection has been closed|terminating connection|I/O error occurred while sending"
 )
+_DOWN_CLASSES = {
+    "java.net.SocketException",
+    "java.net.SocketTimeoutException",
+    "java.net.UnknownHostException",
+    "java.sql.SQLNonTransientConnectionException",
+    "java.sql.SQLRecoverableException",
+    "java.sql.SQLTransientException",
+}
 _MALFORMED = re.compile(r"MALFORMED_RECORD|FAILED_READ_FILE|MalformedInputException|TextParsingException")
 
 
@@ -55,7 +65,7 @@ def _translate(error: Exception, text: str, where: str, files: Sequence[FileSour
         return UnknownColumn(name[1].split(".")[-1].strip("`") if name else "?", names, where="SQL")
     if _CONFLICT.search(text):
         return CommitConflict(f"{where}: somebody else committed at the same moment", hint="run again")
-    if _DOWN.search(text):
+    if _is_down(error, text):
         return SourceDown(
             f"{where}: the database cannot be reached: {_first(text)}", hint="check that it runs, and url:"
         )
@@ -64,6 +74,43 @@ def _translate(error: Exception, text: str, where: str, files: Sequence[FileSour
     if "ClassNotFoundException" in text and "river" in text:
         return ReadError(f"{where}: Spark has no JDBC driver for this database", hint="add it under spark: packages:")
     return TransformError(f"{where}: {_first(text)}", hint="Spark said so; see .strandline/spark.log")
+
+
+def _is_down(error: Exception, text: str) -> bool:
+    """By the state or the class of what Java threw; by the text where neither can be had."""
+    try:
+        for java in _causes(error):
+            classes = _classes(java)
+            kind = _kind(java, classes) if "java.sql.SQLException" in classes else None
+            if kind or _DOWN_CLASSES & classes:
+                return kind in (None, "down", "busy")
+    except Py4JError:  # the JVM itself is gone
+        pass
+    return _DOWN.search(text) is not None
+
+
+def _causes(error: Exception) -> Iterator[Any]:
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    for _ in range(20):
+        if java is None:
+            return
+        yield java
+        java = java.getCause()
+
+
+def _classes(java: Any) -> set[str]:
+    """The names of an object's class and of all above it."""
+    names, found = set(), java.getClass()
+    while found is not None:
+        names.add(str(found.getName()))
+        found = found.getSuperclass()
+    return names
+
+
+def _kind(java: Any, classes: set[str]) -> Kind | None:
+    if "org.sqlite.SQLiteException" in classes:
+        return of_sqlite(int(java.getErrorCode()))
+    return of_state(java.getSQLState())
 
 
 def _first(text: str) -> str:

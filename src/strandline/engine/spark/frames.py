@@ -79,7 +79,7 @@ class Frames:
     # --- writing -------------------------------------------------------------------------------------------
 
     def merge(self, table: object, frame: DataFrame, keys: Sequence[str], *, whole: bool = False) -> int | None:
-        """Make a table follow a frame's rows: their changes, and their deletes; None when nothing had to be done."""
+        """Make a table follow a frame's rows: their changes, and their deletes; None when nothing was committed."""
         if CHANGE not in frame.columns:
             frame = frame.withColumn(CHANGE, f.lit("insert"))
         held = frame.localCheckpoint()  # asked several times, and it must be the same each time
@@ -118,7 +118,7 @@ class Frames:
         rows = self.engine.relation(self._decided(frame, live, keys))
         self.session.sql(render(_merged(target, rows, _spelled(state.schema, keys), whole=whole), "spark"))
         written = delta_log.open_table(target)
-        return written.version() if written else None
+        return written.version() if written and written.version() > state.version else None
 
     def _decided(self, frame: DataFrame, live: Relation, keys: Sequence[str]) -> DataFrame:
         """Living rows, and deletes of keys that no living row has."""
