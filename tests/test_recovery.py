@@ -15,7 +15,7 @@ from tests.crashing import agrees
 
 from strandline import faults
 from strandline.engine.staging import staging, sweep
-from strandline.errors import CommitConflict, ReadError, SourceDown, StrandlineError
+from strandline.errors import CommitConflict, ReadError, SourceDown, StalePlan, StrandlineError
 from strandline.project import StrandlineProject
 from strandline.retry import Checkpoint, Retry, newest
 from strandline.testing.frames import read_table
@@ -252,3 +252,51 @@ def test_metrics_of_each_batch(
     monkeypatch.setenv("STRANDLINE_ENABLE_METRICS", "0")
     loaded.run(platform=pandas_platform)
     assert loaded.store.runs()[0].metrics is None
+
+
+# --- plans over what a dead run left -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["log.before", "put.before"])
+def test_a_plan_counts_what_a_dead_run_landed(tmp_path: Path, pandas_platform: Any, point: str) -> None:
+    loaded = project(tmp_path, "append")
+    land(tmp_path, (1, "a"))
+    loaded.run(platform=pandas_platform, check=True)
+    land(tmp_path, (1, "a"), (2, "b"))
+    dies(loaded, pandas_platform, f"{point}@a", select="a")
+    dead = loaded.store.runs()[0].run_id
+    before = loaded.store.all_control()
+    plan = loaded.plan("a", platform=pandas_platform, out=tmp_path / "x.plan").nodes[0]
+    assert (plan.status, plan.inserted) == ("unchanged", 0)
+    assert plan.warnings == ["a run first finishes the record of batch 2, whose runner died"]
+    assert loaded.store.all_control() == before  # a plan writes nothing
+    loaded.follow(tmp_path / "x.plan", platform=pandas_platform, check=True)
+    assert content(tmp_path) == [(1, "a"), (1, "a"), (2, "b")]
+    agrees(tmp_path, ("a", "b", "c"))
+    loaded.undo(dead, platform=pandas_platform)
+    assert content(tmp_path) == [(1, "a")]
+
+
+def test_a_plan_goes_on_from_the_watermark_that_landed(tmp_path: Path, pandas_platform: Any) -> None:
+    read = {**READ, "incremental": {"mode": "stateful", "column": "id"}}
+    node = {"name": "a", "read": read, "write": {**LAKE, "table": "a", "mode": "upsert", "keys": ["id"]}}
+    loaded = make_project(tmp_path, [node])
+    land(tmp_path, (1, "a"))
+    dies(loaded, pandas_platform, "log.before@a")
+    land(tmp_path, (0, "below the mark"), (1, "a"), (2, "b"))
+    plan = loaded.plan(platform=pandas_platform, out=tmp_path / "x.plan").nodes[0]
+    assert (plan.inserted, plan.updated) == (1, 0)
+    loaded.follow(tmp_path / "x.plan", platform=pandas_platform, check=True)
+    assert content(tmp_path) == [(1, "a"), (2, "b")]
+    agrees(tmp_path, ("a",))
+
+
+def test_a_plan_from_before_the_death_is_stale(tmp_path: Path, pandas_platform: Any) -> None:
+    loaded = project(tmp_path, "append")
+    land(tmp_path, (1, "a"))
+    loaded.plan("a", platform=pandas_platform, out=tmp_path / "x.plan")
+    dies(loaded, pandas_platform, "log.before@a", select="a")
+    with pytest.raises(StalePlan, match="stale plan"):
+        loaded.follow(tmp_path / "x.plan", platform=pandas_platform)
+    assert content(tmp_path) == [(1, "a")]
+    agrees(tmp_path, ("a",))

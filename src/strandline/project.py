@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, redact, secret_values
+from strandline.control.foreseen import Foreseen
 from strandline.control.holds import open_holds
 from strandline.control.ledger import ChangeRow
 from strandline.engine import connect
@@ -156,7 +157,7 @@ class StrandlineProject:
 
             writer = PlanWriter(Path(out), self.config)
         clock = Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
+        runner = Runner(Foreseen(self.store), _run_id(clock), secret_values(self.config.config))
         with self._platform(platform) as platform_, platform_.workspace("plan") as engine:
             watch.engine_ready()
 
@@ -164,9 +165,11 @@ class StrandlineProject:
                 watch.started(name)
                 job = Job(self.config, self._node(name), clock, planned)
                 with self._boundary(name, []) as results:
-                    result, planned[job.target.location], entry = runner.plan(job, engine)
+                    result, left = runner.plan(job, engine)
+                    if left is not None:
+                        planned[job.target.location] = left[0]
                     if writer is not None:
-                        writer.add(entry, engine)
+                        writer.add(name, left[1] if left else None, engine)
                     results.append(result)
                 return results[0]
 
@@ -184,7 +187,7 @@ class StrandlineProject:
         check: bool = False,
         debug: bool = False,
     ) -> RunResult:
-        """Apply a plan from its file, exactly; a stale plan is an error, and nothing is written."""
+        """Apply a plan from its file, exactly; a stale plan is an error, and none of it is written."""
         from strandline.planfile import PlanFile
 
         watch, clock = observer or Observer(), Clock(datetime.now(UTC))
@@ -204,6 +207,8 @@ class StrandlineProject:
             logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
             with logged, self._platform(platform) as platform_:
                 watch.engine_ready()
+                touched = [n for n in self.graph.order if n in plan.entries or n in plan.landed]
+                self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
                 with platform_.workspace("plan") as engine:
                     for name in chosen:
                         job = runner.next_job(Job(self.config, self._node(name), clock))

@@ -157,16 +157,26 @@ class Runner:
         engine.alter(job.target, (), {"deleted": flag} if flag else {})
         return engine.describe(job.target, this.token.app_id)
 
-    def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, Planned, Entry]:
-        """What a run would do to this node's table, the table as it would be, and all that a run needs for it."""
+    def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, tuple[Planned, Entry] | None]:
+        """What a run would do to this node's table, the table as it would be, and all that a run needs for it.
+
+        Nothing but the first when an append has landed and only its record is missing. The store is a `Foreseen`.
+        """
+        began, recovered = time.monotonic(), None
+        if job.events is None:  # those that nobody has folded are planned with the others
+            _, _, recovered = self.settle(job, engine.describe, began)
         job, state = self.next_job(job), engine.describe(job.target)
+        first = [f"a run first finishes the record of batch {job.batch - 1}, whose runner died"] if recovered else []
+        if recovered and recovered.version is not None and job.node.write.mode == "append":
+            return PlannedNode(job.node.name, "unchanged", seconds=recovered.seconds, warnings=first), None
         result, planned, ready = plan_node(job, engine, state)
-        return result, planned, Entry(job.node.name, job.batch, state, ready)
+        result = replace(result, warnings=[*first, *result.warnings])
+        return result, (planned, Entry(job.node.name, job.batch, state, ready))
 
     def follow(self, job: Job, engine: Engine, entry: Entry) -> NodeResult:
         """Apply one node of a plan, exactly; an error when anything it was made from has moved."""
-        began, records = time.monotonic(), self.store.control(job.node.name)
-        state = engine.describe(job.target, self.token(job).app_id)
+        began = time.monotonic()
+        records, state, _ = self.settle(job, engine.describe, began, engine)
         this = self.after(job, records, self.landed(job, engine.describe, state))
         entry.check(job, this.token.batch, state, engine.describe)
         ready = replace(entry.ready, coverage=entry.coverage(job, engine.describe))

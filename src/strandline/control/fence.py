@@ -80,6 +80,12 @@ def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[
     return [_still_covering(r, old) for r in rows] if batch > newest else ()
 
 
+def replaced(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> list[ControlRow]:
+    """A node's rows, with these in the place of those of the same targets and sources."""
+    mine = {(r.target_table, r.source_table) for r in rows}
+    return [*(r for r in there if (r.target_table, r.source_table) not in mine), *rows]
+
+
 def _still_covering(row: ControlRow, old: ControlRow) -> ControlRow:
     mark, type_ = old.watermark_value, old.watermark_type
     return replace(row, coverage=old.coverage, watermark_value=mark, watermark_type=type_)
