@@ -19,6 +19,7 @@ from strandline.engine.staging import owner, staging, sweep
 from strandline.errors import CommitConflict, ReadError, SourceDown, StalePlan, StrandlineError, UsageError
 from strandline.project import StrandlineProject
 from strandline.retry import Checkpoint, Retry, newest
+from strandline.run import Runner
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -101,6 +102,29 @@ def test_a_full_read_is_not_appended_twice(tmp_path: Path, pandas_platform: Any,
     assert loaded.run(platform=pandas_platform).exit_code == 0
     assert content(tmp_path) == [(1, "a")]
     agrees(tmp_path, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("ran_before", [False, True])
+def test_a_source_that_was_renamed_after_a_death_is_not_at_work_for_ever(
+    tmp_path: Path, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch, ran_before: bool
+) -> None:
+    write = {**LAKE, "table": "a", "mode": "append"}
+    old, new = ({"name": "a", "read": {**READ, "path": f"{f}.csv"}, "write": write} for f in ("rows", "new"))
+    loaded = make_project(tmp_path, [old])
+    land(tmp_path, (1, "a"))
+    if ran_before:
+        loaded.run(platform=pandas_platform, check=True)
+    monkeypatch.setattr(Runner, "_fail", lambda *_: None)  # as dead as one that is killed
+    dies(loaded, pandas_platform, "judged@a")
+    monkeypatch.undo()
+    assert [r.batch_status for r in loaded.store.all_control()] == ["RUNNING"]
+    (tmp_path / "landing" / "rows.csv").rename(tmp_path / "landing" / "new.csv")
+    renamed = make_project(tmp_path, [new])
+    renamed.run(platform=pandas_platform, check=True)
+    states = {r.source_table: (r.batch_status, r.batch_id) for r in renamed.store.all_control()}
+    assert set(states.values()) == ({("SUCCESS", "a/2"), ("SUCCESS", "a/1")} if ran_before else {("SUCCESS", "a/1")})
+    assert len(states) == 1 + ran_before
+    agrees(tmp_path, ("a",))
 
 
 def test_status_tells_what_was_found_and_done(tmp_path: Path, pandas_platform: Any) -> None:
