@@ -10,8 +10,14 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from deltalake import DeltaTable
 
-from strandline.errors import ConfigError, DeleteThresholdExceeded, EmptySource, ReadError, TransformError
-from strandline.errors import ConfigError, DeleteThresholdExceeded, EmptySource, ReadError, UnknownColumn
+from strandline.errors import (
+    ConfigError,
+    DeleteThresholdExceeded,
+    EmptySource,
+    ReadError,
+    TransformError,
+    UnknownColumn,
+)
 from strandline.testing.frames import read_table, write_parquet
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project

@@ -214,6 +214,28 @@ def test_a_runner_that_was_stopped_and_wakes_up_late(tmp_path: Path, pandas_plat
     check(tmp_path, 2, {})
 
 
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_runner_knows_its_commit_when_others_have_come_after_it(
+    tmp_path: Path, pandas_platform: Any, node: str
+) -> None:
+    loaded, others = project(tmp_path), []
+    land(tmp_path, 1)
+
+    def overtaken(name: str, at: str | None) -> None:
+        if (name, at) == ("commit.after", node) and not others:
+            others.append(node)
+            land(tmp_path, 2)
+            for _ in range(2):  # an append that has landed is only recorded by the first
+                assert project(tmp_path).run(platform=pandas_platform, threads=1).exit_code == 0
+
+    with faults.armed(overtaken):
+        result = loaded.run(platform=pandas_platform, threads=1)
+    assert result.exit_code == 0
+    found = next(n for n in result.nodes if n.name == node)
+    assert (found.status, found.inserted, found.version) == ("success", 3, 0)
+    check(tmp_path, 2, {})
+
+
 def test_faults_are_for_test_builds_only(tmp_path: Path) -> None:
     project(tmp_path)
     land(tmp_path, 1)

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 from tests.crashing import agrees
 
 from strandline import faults
-from strandline.engine.staging import staging, sweep
-from strandline.errors import CommitConflict, ReadError, SourceDown, StrandlineError
+from strandline.engine.staging import owner, staging, sweep
+from strandline.errors import CommitConflict, ReadError, SourceDown, StalePlan, StrandlineError, UsageError
 from strandline.project import StrandlineProject
 from strandline.retry import Checkpoint, Retry, newest
+from strandline.run import Runner
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -100,6 +102,29 @@ def test_a_full_read_is_not_appended_twice(tmp_path: Path, pandas_platform: Any,
     assert loaded.run(platform=pandas_platform).exit_code == 0
     assert content(tmp_path) == [(1, "a")]
     agrees(tmp_path, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("ran_before", [False, True])
+def test_a_source_that_was_renamed_after_a_death_is_not_at_work_for_ever(
+    tmp_path: Path, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch, ran_before: bool
+) -> None:
+    write = {**LAKE, "table": "a", "mode": "append"}
+    old, new = ({"name": "a", "read": {**READ, "path": f"{f}.csv"}, "write": write} for f in ("rows", "new"))
+    loaded = make_project(tmp_path, [old])
+    land(tmp_path, (1, "a"))
+    if ran_before:
+        loaded.run(platform=pandas_platform, check=True)
+    monkeypatch.setattr(Runner, "_fail", lambda *_: None)  # as dead as one that is killed
+    dies(loaded, pandas_platform, "judged@a")
+    monkeypatch.undo()
+    assert [r.batch_status for r in loaded.store.all_control()] == ["RUNNING"]
+    (tmp_path / "landing" / "rows.csv").rename(tmp_path / "landing" / "new.csv")
+    renamed = make_project(tmp_path, [new])
+    renamed.run(platform=pandas_platform, check=True)
+    states = {r.source_table: (r.batch_status, r.batch_id) for r in renamed.store.all_control()}
+    assert set(states.values()) == ({("SUCCESS", "a/2"), ("SUCCESS", "a/1")} if ran_before else {("SUCCESS", "a/1")})
+    assert len(states) == 1 + ran_before
+    agrees(tmp_path, ("a",))
 
 
 def test_status_tells_what_was_found_and_done(tmp_path: Path, pandas_platform: Any) -> None:
@@ -201,7 +226,7 @@ def test_retry_does_what_failed_and_what_waits_for_it(
     loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any
 ) -> None:
     dies(loaded, pandas_platform, "judged@a")
-    assert loaded.unfinished()[0] == ["a", "b"]
+    assert loaded.unfinished().nodes == ["a", "b"]
     again = loaded.retry(platform=pandas_platform)
     assert again is not None
     assert [(n.name, n.status) for n in again.nodes] == [("a", "success"), ("b", "success")]
@@ -234,7 +259,7 @@ def test_retry_after_a_kill(
     monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
     with Runs() as runs:
         assert runs.run(tmp_path, 2, "commit.before@a:kill").killed
-    left = loaded.unfinished()[0]
+    left = loaded.unfinished().nodes
     # c too, if it is known that it was to be run
     assert set(left) == ({"a", "b", "c"} if checkpoints == "1" else {"a", "b"})
     again = loaded.retry(platform=pandas_platform)
@@ -242,6 +267,89 @@ def test_retry_after_a_kill(
     assert again.exit_code == 0
     assert content(tmp_path, "b") == [(1, "A"), (2, "b"), (3, "c")]
     assert (loaded.store.folder / "_checkpoints").exists() == (checkpoints == "1")
+
+
+@pytest.mark.parametrize("checkpoints", ["1", "0"])
+@pytest.mark.parametrize("point", ["put.after@a", "checkpoint.before@a"])
+def test_retry_asks_the_records_too(
+    tmp_path: Path, pandas_platform: Any, point: str, checkpoints: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
+    loaded = project(tmp_path, "append")
+    land(tmp_path, (1, "a"))
+    with suppress(faults.InjectedFault):
+        dies(loaded, pandas_platform, point)
+    again = loaded.retry(platform=pandas_platform)
+    assert again is None or "a" not in [n.name for n in again.nodes]
+    assert content(tmp_path) == [(1, "a")]
+    if checkpoints == "1":
+        assert content(tmp_path, "b") == [(1, "a")]
+
+
+def test_retry_does_not_repeat_what_another_runner_has_done_meanwhile(
+    tmp_path: Path, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, others = project(tmp_path, "append"), []
+    land(tmp_path, (1, "a"))
+
+    def overtaken(name: str, node: str | None) -> None:
+        if (name, node) == ("commit.before", "a") and not others:
+            others.append("without a checkpoint, so that the newest is the loser's")
+            with monkeypatch.context() as patched:
+                patched.setenv("STRANDLINE_ENABLE_CHECKPOINTS", "0")
+                project(tmp_path, "append").run("a", platform=pandas_platform, check=True)
+
+    with faults.armed(overtaken):
+        assert loaded.run(platform=pandas_platform, threads=1).nodes[0].status == "fenced"
+    again = loaded.retry(platform=pandas_platform)
+    assert again is not None
+    assert [(n.name, n.status) for n in again.nodes] == [("b", "success")]
+    assert content(tmp_path) == content(tmp_path, "b") == [(1, "a")]
+
+
+def test_retry_does_what_was_undone_since(loaded: StrandlineProject, pandas_platform: Any) -> None:
+    earlier = loaded.store.runs()[0].run_id
+    dies(loaded, pandas_platform, "judged@c", select="c")
+    loaded.undo(earlier, platform=pandas_platform)
+    assert loaded.unfinished().nodes == ["c"]
+
+
+def test_a_run_that_is_still_at_work_is_not_retried(loaded: StrandlineProject) -> None:
+    checkpoint = Checkpoint(loaded._checkpoints, "alive", ["a"], owner=owner())
+    with checkpoint.at_work(), pytest.raises(UsageError, match="run alive is still at work"):
+        loaded.unfinished()
+    assert loaded.unfinished().nodes == ["a"]
+
+
+@pytest.mark.parametrize("text", ["", '{"run_id": "x"', "[]", '{"unknown": 1}'])
+def test_a_checkpoint_that_cannot_be_read(loaded: StrandlineProject, pandas_platform: Any, text: str) -> None:
+    dies(loaded, pandas_platform, "judged@a")
+    max(loaded._checkpoints.iterdir()).write_text(text)
+    left = loaded.unfinished()
+    assert left.nodes == ["a", "b"]
+    assert "cannot be read" in str(left.note)
+
+
+def test_without_checkpoints_the_last_attempt_counts(
+    tmp_path: Path, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", "0")
+    loaded = project(tmp_path, "append")
+    land(tmp_path, (1, "a"))
+    with faults.armed(failing(1, SourceDown("down"))):
+        loaded.run(platform=pandas_platform, threads=1, retry=Retry(3, sleep=lambda _: None), check=True)
+    assert loaded.retry(platform=pandas_platform) is None
+    assert content(tmp_path) == [(1, "a")]
+
+
+def test_older_checkpoints_do_not_hide_a_run_without(
+    loaded: StrandlineProject, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", "0")
+    dies(loaded, pandas_platform, "judged@a")
+    assert loaded.unfinished().nodes == ["a", "b"]
+    monkeypatch.delenv("STRANDLINE_ENABLE_CHECKPOINTS")
+    assert loaded.unfinished().nodes == ["a", "b"]
 
 
 def test_metrics_of_each_batch(
@@ -252,3 +360,62 @@ def test_metrics_of_each_batch(
     monkeypatch.setenv("STRANDLINE_ENABLE_METRICS", "0")
     loaded.run(platform=pandas_platform)
     assert loaded.store.runs()[0].metrics is None
+
+
+def test_retry_tells_of_a_plan_that_failed(loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any) -> None:
+    loaded.plan(platform=pandas_platform, out=tmp_path / "x.plan")
+    with faults.armed("commit.before@a:raise"):
+        run_id = loaded.follow(tmp_path / "x.plan", platform=pandas_platform).run_id
+    with pytest.raises(UsageError, match=f"run {run_id} applied a plan, and left: a, b") as told:
+        loaded.retry(platform=pandas_platform)
+    assert 'strandline run --select "a, b"' in str(told.value)
+    loaded.run(["a", "b"], platform=pandas_platform, check=True)
+    assert loaded.retry(platform=pandas_platform) is None
+
+
+# --- plans over what a dead run left -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["log.before", "put.before"])
+def test_a_plan_counts_what_a_dead_run_landed(tmp_path: Path, pandas_platform: Any, point: str) -> None:
+    loaded = project(tmp_path, "append")
+    land(tmp_path, (1, "a"))
+    loaded.run(platform=pandas_platform, check=True)
+    land(tmp_path, (1, "a"), (2, "b"))
+    dies(loaded, pandas_platform, f"{point}@a", select="a")
+    dead = loaded.store.runs()[0].run_id
+    before = loaded.store.all_control()
+    plan = loaded.plan("a", platform=pandas_platform, out=tmp_path / "x.plan").nodes[0]
+    assert (plan.status, plan.inserted) == ("unchanged", 0)
+    assert plan.warnings == ["a run first finishes the record of batch 2, whose runner died"]
+    assert loaded.store.all_control() == before  # a plan writes nothing
+    loaded.follow(tmp_path / "x.plan", platform=pandas_platform, check=True)
+    assert content(tmp_path) == [(1, "a"), (1, "a"), (2, "b")]
+    agrees(tmp_path, ("a", "b", "c"))
+    loaded.undo(dead, platform=pandas_platform)
+    assert content(tmp_path) == [(1, "a")]
+
+
+def test_a_plan_goes_on_from_the_watermark_that_landed(tmp_path: Path, pandas_platform: Any) -> None:
+    read = {**READ, "incremental": {"mode": "stateful", "column": "id"}}
+    node = {"name": "a", "read": read, "write": {**LAKE, "table": "a", "mode": "upsert", "keys": ["id"]}}
+    loaded = make_project(tmp_path, [node])
+    land(tmp_path, (1, "a"))
+    dies(loaded, pandas_platform, "log.before@a")
+    land(tmp_path, (0, "below the mark"), (1, "a"), (2, "b"))
+    plan = loaded.plan(platform=pandas_platform, out=tmp_path / "x.plan").nodes[0]
+    assert (plan.inserted, plan.updated) == (1, 0)
+    loaded.follow(tmp_path / "x.plan", platform=pandas_platform, check=True)
+    assert content(tmp_path) == [(1, "a"), (2, "b")]
+    agrees(tmp_path, ("a",))
+
+
+def test_a_plan_from_before_the_death_is_stale(tmp_path: Path, pandas_platform: Any) -> None:
+    loaded = project(tmp_path, "append")
+    land(tmp_path, (1, "a"))
+    loaded.plan("a", platform=pandas_platform, out=tmp_path / "x.plan")
+    dies(loaded, pandas_platform, "log.before@a", select="a")
+    with pytest.raises(StalePlan, match="stale plan"):
+        loaded.follow(tmp_path / "x.plan", platform=pandas_platform)
+    assert content(tmp_path) == [(1, "a")]
+    agrees(tmp_path, ("a",))

@@ -41,9 +41,14 @@ class PlanWriter:
             raise UsageError(f"{path} is a folder", hint="name a file: strandline plan --out FILE")
         self.path, self.digest = path, digest(project)
         self.entries: list[dict[str, Any]] = []
+        self.landed: list[str] = []
         self._folder = tempfile.TemporaryDirectory(prefix="strandline-plan-")
 
-    def add(self, entry: Entry, engine: Engine) -> None:
+    def add(self, name: str, entry: Entry | None, engine: Engine) -> None:
+        """One node of the plan; of one whose batch has landed, only its record is left to finish."""
+        if entry is None:
+            self.landed.append(name)
+            return
         number, events = len(self.entries), entry.ready.events
         facts = {**_as_json(entry), "rows": self._write(f"{number}.parquet", entry.ready.changes, engine)}
         if events is not None:
@@ -57,7 +62,7 @@ class PlanWriter:
 
     def close(self) -> None:
         """Write the file, whole or not at all."""
-        facts = {"format": _FORMAT, "config": self.digest, "nodes": self.entries}
+        facts = {"format": _FORMAT, "config": self.digest, "nodes": self.entries, "landed": self.landed}
         partial = self.path.with_name(self.path.name + ".part")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr("plan.json", json.dumps(facts, default=_text, indent=1))
@@ -74,6 +79,7 @@ class PlanFile:
     entries: Mapping[str, Entry]
     files: Mapping[str, tuple[str, str | None]]  # its rows, and those of the events that come first
     folder: Path
+    landed: Sequence[str] = ()  # nodes whose newest batch is in its table, and not in the records
 
     def entry(self, name: str, engine: Engine) -> Entry:
         """One node of the plan, with the rows of its change sets."""
@@ -102,7 +108,7 @@ class PlanFile:
             raise StalePlan("the configuration is not the one that the plan was made with")
         entries = {n["name"]: _from_json(n) for n in facts["nodes"]}
         files = {n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]}
-        return cls(entries, files, folder)
+        return cls(entries, files, folder, facts.get("landed", ()))
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, redact, secret_values
+from strandline.control.foreseen import Foreseen
 from strandline.control.holds import open_holds
 from strandline.control.ledger import ChangeRow
-from strandline.engine import connect
+from strandline.engine import connect, staging
 from strandline.engine.base import Platform
 from strandline.errors import StrandlineError, UsageError, did_you_mean, internal
 from strandline.faults import point
@@ -25,7 +26,7 @@ from strandline.job import Job, Past, Planned
 from strandline.journal import log, run_log
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
-from strandline.retry import Checkpoint, Retry, newest
+from strandline.retry import Checkpoint, Left, Retry, left_by_records, newest
 from strandline.run import Runner
 from strandline.schedule import STOPS, walk
 from strandline.types import Clock
@@ -89,7 +90,7 @@ class StrandlineProject:
         at = clock or Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
         tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
-        checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, approved)
+        checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, approved, owner=staging.owner())
         errors: list[StrandlineError] = []
 
         def batch(job: Job) -> NodeResult:
@@ -110,31 +111,44 @@ class StrandlineProject:
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
         with logged, self._platform(platform) as platform_:
             point("run.start")
-            checkpoint.begin()
-            watch.engine_ready()
-            results = walk(self.graph, chosen, threads, work, done)
-            point("run.end")
+            with checkpoint.at_work():
+                watch.engine_ready()
+                results = walk(self.graph, chosen, threads, work, done)
+                point("run.end")
         return self._result(runner, results, errors, check=check)
 
     @property
     def _checkpoints(self) -> Path:
         return self.store.folder / "_checkpoints"
 
-    def unfinished(self) -> tuple[list[str], Checkpoint | None]:
-        """What the newest run left undone: what failed or was never reached, and what waits for it."""
-        last = newest(self._checkpoints)
-        if last is not None:
-            return [n for n in self.graph.order if n in last.left], last
-        runs = self.store.runs()
-        failed = {r.node for r in runs if r.run_id == runs[0].run_id and r.status == "failed"}
-        begun = {r.node for r in self.store.all_control() if r.batch_status == "RUNNING"}
-        known = [n for n in self.graph.order if n in failed | begun]
-        return list(self.graph.select([f"{n}+" for n in known])) if known else [], None
+    def unfinished(self) -> Left:
+        """What the newest run left undone: what failed or was never reached, and what waits for it.
+
+        An error when the run is still at work, or has applied a plan, which only a person can make again.
+        """
+        last, note = None, None
+        try:
+            last = newest(self._checkpoints)
+        except ValueError as e:
+            note = str(e)
+        if last is not None and not last.over and staging.alive(last.owner):
+            raise UsageError(f"run {last.run_id} is still at work", hint="wait for its end, or stop it, and retry then")
+        history, control = self.store.runs(), self.store.all_control()
+        found = last.left(history, control) if last else left_by_records(history, control)
+        left = [n for n in self.graph.order if n in found]
+        if last is None and left:
+            left = list(self.graph.select([f"{n}+" for n in left]))
+        if last is not None and last.plan and left:
+            raise UsageError(
+                f"run {last.run_id} applied a plan, and left: {', '.join(left)}",
+                hint=f'run them without a plan: strandline run --select "{", ".join(left)}"; or make a new plan',
+            )
+        return Left(left, last, note)
 
     def retry(self, **how: Any) -> RunResult | None:
         """Run what the newest run left undone, and nothing else; None when it left nothing."""
-        left, last = self.unfinished()
-        return self.run(left, approved=last.approved if last else None, **how) if left else None
+        left = self.unfinished()
+        return self.run(left.nodes, approved=left.last.approved if left.last else None, **how) if left.nodes else None
 
     def plan(
         self,
@@ -156,7 +170,7 @@ class StrandlineProject:
 
             writer = PlanWriter(Path(out), self.config)
         clock = Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
+        runner = Runner(Foreseen(self.store), _run_id(clock), secret_values(self.config.config))
         with self._platform(platform) as platform_, platform_.workspace("plan") as engine:
             watch.engine_ready()
 
@@ -164,9 +178,11 @@ class StrandlineProject:
                 watch.started(name)
                 job = Job(self.config, self._node(name), clock, planned)
                 with self._boundary(name, []) as results:
-                    result, planned[job.target.location], entry = runner.plan(job, engine)
+                    result, left = runner.plan(job, engine)
+                    if left is not None:
+                        planned[job.target.location] = left[0]
                     if writer is not None:
-                        writer.add(entry, engine)
+                        writer.add(name, left[1] if left else None, engine)
                     results.append(result)
                 return results[0]
 
@@ -184,7 +200,7 @@ class StrandlineProject:
         check: bool = False,
         debug: bool = False,
     ) -> RunResult:
-        """Apply a plan from its file, exactly; a stale plan is an error, and nothing is written."""
+        """Apply a plan from its file, exactly; a stale plan is an error, and none of it is written."""
         from strandline.planfile import PlanFile
 
         watch, clock = observer or Observer(), Clock(datetime.now(UTC))
@@ -193,6 +209,7 @@ class StrandlineProject:
         with tempfile.TemporaryDirectory(prefix="strandline-plan-") as folder:
             plan = PlanFile.open(Path(path), self.config, Path(folder))
             chosen = [n for n in self.graph.order if n in plan.entries]
+            checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, owner=staging.owner(), plan=True)
 
             def work(name: str) -> NodeResult:
                 watch.started(name)
@@ -201,14 +218,21 @@ class StrandlineProject:
                     result.append(runner.follow(job, engine, plan.entry(name, engine)))
                 return result[0]
 
+            def done(result: NodeResult) -> None:
+                checkpoint.done(result)
+                watch.finished(result)
+
             logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
             with logged, self._platform(platform) as platform_:
                 watch.engine_ready()
+                touched = [n for n in self.graph.order if n in plan.entries or n in plan.landed]
+                self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
                 with platform_.workspace("plan") as engine:
                     for name in chosen:
                         job = runner.next_job(Job(self.config, self._node(name), clock))
                         plan.entries[name].check(job, job.batch, engine.describe(job.target), engine.describe)
-                results = walk(self.graph, chosen, 1, work, watch.finished)
+                with checkpoint.at_work():
+                    results = walk(self.graph, chosen, 1, work, done)
         return self._result(runner, results, errors, check=check)
 
     @staticmethod

@@ -2,18 +2,24 @@
 
 Whether an error is worth another attempt is a matter of its class (`StrandlineError.retryable`), never of its text.
 A checkpoint notes which nodes a run was to work on and how each ended, so that `retry` knows what is left, also after
-the run was killed.
+the run was killed. What the records know to be done is not done again, whatever a checkpoint says.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from strandline.control import ledger
+from strandline.control.fence import counting
+from strandline.control.ledger import RECORDED, ControlRow, RunRow
+from strandline.control.undo import UNDOES
 from strandline.errors import StrandlineError
 from strandline.faults import point
 from strandline.journal import log
@@ -23,7 +29,7 @@ from strandline.switches import enabled
 _T = TypeVar("_T")
 _KEPT = 20
 _NAMES = "[0-9]" * 8 + "-*.json"
-_DONE = ("success", "unchanged", "held")
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,31 @@ class Checkpoint:
     approved: str | None = None
     ended: dict[str, str] = field(default_factory=dict)
     number: int = 1
+    began: str = ""
+    owner: str = ""  # the process that works on it
+    plan: bool = False  # it applies a plan
+    over: bool = False  # nobody works on it any more
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While the run is at work; afterwards nobody is, however it ended."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.over = True
+            if enabled("CHECKPOINTS"):
+                self._write()
 
     def begin(self) -> None:
         """Note what the run is going to do; old notes go."""
+        self.began = datetime.now(UTC).isoformat()
+        earlier = sorted(self.folder.glob(_NAMES))
         if not enabled("CHECKPOINTS"):
+            for old in earlier:  # they would speak for this run
+                old.unlink(missing_ok=True)
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        earlier = sorted(self.folder.glob(_NAMES))
         for old in earlier[: -_KEPT + 1]:
             old.unlink(missing_ok=True)
         # Two runs may begin within one second, and clocks go back: the order is counted.
@@ -81,10 +105,12 @@ class Checkpoint:
             self._write()
         point("checkpoint.after", result.name)
 
-    @property
-    def left(self) -> list[str]:
-        """What did not come to a good end: failed, fenced, skipped, or never begun."""
-        return [n for n in self.nodes if self.ended.get(n) not in _DONE]
+    def left(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
+        """What did not come to a good end, here or in the records: failed, fenced, skipped, or never begun."""
+        # a run of somebody else has not applied what this one was to approve
+        since = datetime.fromisoformat(self.began) if self.began and not self.approved else _NEVER
+        open_ = {n for n in self.nodes if self.ended.get(n) not in RECORDED}
+        return {n for n in open_ if not _done(n, self.run_id, since, history, control)}
 
     def _write(self) -> None:
         facts = {
@@ -93,15 +119,64 @@ class Checkpoint:
             "approved": self.approved,
             "ended": self.ended,
             "number": self.number,
+            "began": self.began,
+            "owner": self.owner,
+            "plan": self.plan,
+            "over": self.over,
         }
         partial = self.folder / f".{self.run_id}.part"
         partial.write_text(json.dumps(facts), encoding="utf-8")
         partial.replace(self.folder / f"{self.number:08d}-{self.run_id}.json")
 
 
+@dataclass(frozen=True)
+class Left:
+    """What the newest run left undone; without a checkpoint it is not known which run that was."""
+
+    nodes: Sequence[str]
+    last: Checkpoint | None = None
+    note: str | None = None
+
+
 def newest(folder: Path) -> Checkpoint | None:
-    """The checkpoint of the newest run."""
-    for file in sorted(folder.glob(_NAMES), reverse=True):
-        facts: Mapping[str, object] = json.loads(file.read_text(encoding="utf-8"))
-        return Checkpoint(folder, **facts)  # type: ignore[arg-type]
-    return None
+    """The checkpoint of the newest run; a ValueError when it cannot be read."""
+    file = max(folder.glob(_NAMES), default=None)
+    if file is None:
+        return None
+    try:
+        return Checkpoint(folder, **json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise ValueError(f"checkpoint {file.name} cannot be read: the records tell what is left") from None
+
+
+def left_by_records(history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
+    """What the newest run tried last and failed, and what anybody has begun and not ended."""
+    run_id = next((r.run_id for r in history if not _undoes(r)), None)
+    tried: dict[str, RunRow] = {}
+    for row in history:  # the newest first
+        if row.run_id == run_id and (row.counts or row.status == "failed"):
+            tried.setdefault(row.node, row)
+    failed = {n for n, r in tried.items() if r.status == "failed"}
+    begun = {r.node for r in control if r.batch_status == "RUNNING" and ledger.number(r) > _finished(r.node, control)}
+    return {n for n in failed if not _done(n, str(run_id), _NEVER, history, control)} | begun
+
+
+def _done(node: str, run_id: str, since: datetime, history: Sequence[RunRow], control: Sequence[ControlRow]) -> bool:
+    """Has the run brought a node to its end, or another one since it failed there, or since it began?
+
+    What is in the history only is left, so that the next run finishes its record.
+    """
+    rows, finished, alive = [r for r in history if r.node == node], _finished(node, control), counting(history)
+    since = max((r.completed_at for r in rows if r.run_id == run_id and r.status == "failed"), default=since)
+    mine = [r for r in rows if r.counts and r.run_id == run_id]
+    worked = [r for r in rows if r.counts and not _undoes(r) and (r.version is not None or r.rows_read != 0)]
+    others = [r for r in worked if r.completed_at > since and (r.run_id, node, r.batch) in alive]
+    return any(r.batch <= finished for r in (*mine, *others))
+
+
+def _finished(node: str, control: Sequence[ControlRow]) -> int:
+    return ledger.finished([r for r in control if r.node == node])
+
+
+def _undoes(row: RunRow) -> bool:
+    return bool(json.loads(row.coverage or "{}").get(UNDOES))

@@ -22,7 +22,7 @@ from strandline.config.resolve import redact
 from strandline.control import fence, ledger
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
 from strandline.control.undo import BACK, FEED, UNDOES
-from strandline.engine import delta_feed
+from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine
 from strandline.errors import CommitConflict, DuplicateKeys, Fenced, StrandlineError, internal, taken
 from strandline.faults import point
@@ -157,16 +157,26 @@ class Runner:
         engine.alter(job.target, (), {"deleted": flag} if flag else {})
         return engine.describe(job.target, this.token.app_id)
 
-    def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, Planned, Entry]:
-        """What a run would do to this node's table, the table as it would be, and all that a run needs for it."""
+    def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, tuple[Planned, Entry] | None]:
+        """What a run would do to this node's table, the table as it would be, and all that a run needs for it.
+
+        Nothing but the first when an append has landed and only its record is missing. The store is a `Foreseen`.
+        """
+        began, recovered = time.monotonic(), None
+        if job.events is None:  # those that nobody has folded are planned with the others
+            _, _, recovered = self.settle(job, engine.describe, began)
         job, state = self.next_job(job), engine.describe(job.target)
+        first = [f"a run first finishes the record of batch {job.batch - 1}, whose runner died"] if recovered else []
+        if recovered and recovered.version is not None and job.node.write.mode == "append":
+            return PlannedNode(job.node.name, "unchanged", seconds=recovered.seconds, warnings=first), None
         result, planned, ready = plan_node(job, engine, state)
-        return result, planned, Entry(job.node.name, job.batch, state, ready)
+        result = replace(result, warnings=[*first, *result.warnings])
+        return result, (planned, Entry(job.node.name, job.batch, state, ready))
 
     def follow(self, job: Job, engine: Engine, entry: Entry) -> NodeResult:
         """Apply one node of a plan, exactly; an error when anything it was made from has moved."""
-        began, records = time.monotonic(), self.store.control(job.node.name)
-        state = engine.describe(job.target, self.token(job).app_id)
+        began = time.monotonic()
+        records, state, _ = self.settle(job, engine.describe, began, engine)
         this = self.after(job, records, self.landed(job, engine.describe, state))
         entry.check(job, this.token.batch, state, engine.describe)
         ready = replace(entry.ready, coverage=entry.coverage(job, engine.describe))
@@ -247,7 +257,7 @@ class Runner:
         if commits:
             with step(name, "apply"):
                 version = self._apply(job, engine, this, ready)
-        counts = changes.counts or self._committed(engine, job, this)
+        counts = changes.counts or self._committed(job, this)
         coverage["target"] = version if version is not None else self._version(job, engine, state, ready)
         read = ready.rows_read()
         if advice := feed_worth(job, read):
@@ -304,19 +314,24 @@ class Runner:
         record = {"coverage": dict(coverage), "counts": asdict(changes.counts) if changes.counts else None}
         point("commit.before", job.node.name)
         apply = partial(engine.apply, table, changes, this.token, record)
-        self._unless_taken(job, engine, this, table, apply)
+        try:
+            self._unless_taken(job, engine, this, table, apply)
+        except Fenced:
+            if not delta_log.commit_of(table, this.token):  # else another runner has finished this batch for us
+                raise
         point("commit.after", job.node.name)
-        landed = engine.describe(table, this.token.app_id)
-        if landed is None or landed.commit is None or landed.commit.run_id != this.token.run_id:
+        mine = delta_log.commit_of(table, this.token)
+        if mine is None:
+            landed = engine.describe(table, this.token.app_id)
             holder = landed.commit.run_id if landed and landed.commit else None
             raise Fenced(taken(job.node.name, this.token.batch, holder))
         point("readback.after", job.node.name)
-        return landed.commit.version
+        return mine.version
 
-    def _committed(self, engine: Engine, job: Job, this: Batch) -> Counts:
+    def _committed(self, job: Job, this: Batch) -> Counts:
         """How many rows a lazily evaluated commit wrote, from its own metrics."""
-        state = engine.describe(job.target, this.token.app_id)
-        return _counted(state.commit) if state and state.commit else Counts()
+        mine = delta_log.commit_of(job.target, this.token)
+        return _counted(mine) if mine else Counts()
 
     def _nothing_new(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> bool:
         """Same sources, same versions, same node, same target: the answer is known without reading a row."""

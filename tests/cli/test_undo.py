@@ -32,6 +32,10 @@ def test_a_run_is_taken_back(cli: Call, shop: Path) -> None:
     again = cli("undo", second, *SHOP)
     assert again.code == 2
     assert f"is already undone, by run {undone.json['run_id']}" in again.err
+    history = cli("history", *SHOP).out
+    assert all(run in history for run in (first, second))
+    assert f"    taken back by run {undone.json['run_id']}" in history.splitlines()
+    assert f"    takes back run {second}" in history.splitlines()
     told = cli("undo", first, *SHOP).out
     assert f"run {first} is undone" in told
     assert cli("undo", "nothing", *SHOP, "--json").json["error"]["code"] == "usage"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +22,7 @@ _EVERY = 2**62
 _MEANING = {
     "RUNNING": "at work now, or killed before it could say so; the next run looks into the table and finishes "
     "the record or does the batch again",
-    "FAILED": "nothing of this batch was written; the next run does it again",
+    "FAILED": "the next run looks into the table: if this batch landed, it finishes the record, else it does it again",
 }
 
 
@@ -117,7 +117,9 @@ def history(
         found = [r for r in every if node in (None, r.node)]
         if node is not None and not found:
             _refuse_unknown(node, {*project.graph.order, *(r.node for r in every)})
-        _print_batches(talk, found[:limit])
+        _print_batches(
+            talk, found[:limit], {(r.takes_back, r.node): r.run_id for r in every if r.counts and r.takes_back}
+        )
         if not found:
             talk.answer("no batch yet: `strandline run` makes the first")
         elif len(found) > limit:
@@ -134,21 +136,25 @@ def _refuse_unknown(node: str, known: set[str]) -> None:
         )
 
 
-def _print_batches(talk: Talk, batches: Sequence[RunRow]) -> None:
+def _print_batches(talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[str | None, str], str]) -> None:
+    """One line each, with its run, which begins with the time; below it the error, or what takes back what."""
     rows = [
-        (SIGNS.get(r.status, "?"), instant(r.started_at), r.node, str(r.batch), count(r.rows_read), count(r.inserted),
+        (SIGNS.get(r.status, "?"), r.run_id, r.node, str(r.batch), count(r.rows_read), count(r.inserted),
          count(r.updated), count(r.deleted), f"{r.seconds:.2f}")
         for r in batches
     ]  # fmt: skip
-    headers = ("", "started", "node", "#", "read", "insert", "update", "delete", "sec")
+    headers = ("", "run", "node", "#", "read", "insert", "update", "delete", "sec")
     head, *lines = table(headers, rows, right=range(3, 9), flexible=(2,), width=talk.width)
     if batches:
         talk.answer(talk.paint(head, "dim"))
     for batch, line in zip(batches, lines, strict=True):
         failed = batch.status == "failed"
         talk.answer(talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:], failure=failed)
-        for text in indented(batch.error, talk.width) if batch.error else []:
-            talk.answer(text, failure=failed)
+        back = batch.takes_back and f"takes back run {batch.takes_back}"
+        by = undone.get((batch.run_id, batch.node)) if batch.counts else None
+        for note in filter(None, (batch.error, back, by and f"taken back by run {by}")):
+            for text in indented(note, talk.width):
+                talk.answer(text, failure=failed)
 
 
 def _batch(row: RunRow) -> dict[str, Any]:

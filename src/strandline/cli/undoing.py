@@ -63,13 +63,16 @@ def retry(
         from strandline.cli.progress import Progress
 
         project = talk.load(project_dir, engine)
-        left, last = project.unfinished()
-        if not left:
-            talk.answer(f"nothing to retry: run {last.run_id} came to its end" if last else "nothing to retry")
+        left = project.unfinished()
+        if left.note:
+            talk.say(left.note)
+        if not left.nodes:
+            end = f": run {left.last.run_id} came to its end" if left.last else ""
+            talk.answer(f"nothing to retry{end}")
             talk.data({"run_id": None, "status": "success", "nodes": []})
             return 0
         began = time.monotonic()
-        with Progress(talk, left, starting=runs.starting(project)) as progress:
+        with Progress(talk, left.nodes, starting=runs.starting(project)) as progress:
             result = project.retry(threads=threads, observer=progress, debug=debug)
         assert result is not None, "there was something left"
         runs.tell(talk, result, began)

@@ -80,6 +80,29 @@ def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[
     return [_still_covering(r, old) for r in rows] if batch > newest else ()
 
 
+def replaced(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> list[ControlRow]:
+    """A node's rows, with these in the place of those of the same targets and sources.
+
+    Sources that the node no longer reads may have been left at work: once its batch is recorded, they are as they were
+    before, and those that were never finished go.
+    """
+    mine = {(r.target_table, r.source_table) for r in rows}
+    kept = [r for r in there if (r.target_table, r.source_table) not in mine]
+    if rows[0].batch_status == "SUCCESS":
+        kept = [r if r.batch_status == "SUCCESS" else _as_before(r) for r in kept if _ever_finished(r)]
+    return [*kept, *rows]
+
+
+def _ever_finished(row: ControlRow) -> bool:
+    return row.batch_status == "SUCCESS" or row.coverage is not None
+
+
+def _as_before(row: ControlRow) -> ControlRow:
+    """The row as the last finished batch left it, as far as it is known."""
+    before = replace(row, batch_id=f"{row.node}/{number(row) - 1}", batch_status="SUCCESS", error_message=None)
+    return replace(before, batch_completed_at=row.updated_at)
+
+
 def _still_covering(row: ControlRow, old: ControlRow) -> ControlRow:
     mark, type_ = old.watermark_value, old.watermark_type
     return replace(row, coverage=old.coverage, watermark_value=mark, watermark_type=type_)

@@ -50,13 +50,15 @@ class DeltaStore:
         def write() -> bool:
             table = _opened(self.folder / "etl_control")
             there = [ControlRow(**r) for r in delta_rows(table).to_pylist()] if table else []
-            new = fence.merged([r for r in there if r.node == rows[0].node], rows)
+            node = rows[0].node
+            before = [r for r in there if r.node == node]
+            new = fence.merged(before, rows)
             if not new:
                 return False
-            mine = {(r.target_table, r.source_table, r.node) for r in new}
-            kept = [r for r in there if (r.target_table, r.source_table, r.node) not in mine]
-            point("control.write", rows[0].node)
-            self._write("etl_control", table, _arrow(ControlRow, [*kept, *new]), "overwrite")
+            others = [r for r in there if r.node != node]
+            point("control.write", node)
+            after = [*others, *fence.replaced(before, new)]
+            self._write("etl_control", table, _arrow(ControlRow, after), "overwrite")
             return True
 
         return self._retried(write)

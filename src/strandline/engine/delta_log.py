@@ -110,6 +110,17 @@ def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
     number = delta.transaction_version(app_id)
     if number is None:
         return None
+    return _numbered(delta, app_id, number) or Commit(delta.version(), number, "", {}, number)
+
+
+def commit_of(table: Table, token: Token) -> Commit | None:
+    """The commit that carries this token, whatever came after it."""
+    delta = open_table(table)
+    found = _numbered(delta, token.app_id, token.txn) if delta else None
+    return found if found and found.run_id == token.run_id else None
+
+
+def _numbered(delta: DeltaTable, app_id: str, number: int) -> Commit | None:
     for limit in (1, 20, 500, None):
         for entry in delta.history(limit):
             record = record_of(entry)
@@ -117,7 +128,7 @@ def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
                 record["metrics"] = entry.get("operationMetrics") or {}
                 batch, run_id = int(record["batch"]), str(record.get("run_id", ""))
                 return Commit(int(entry["version"]), batch, run_id, record, number)
-    return Commit(delta.version(), number, "", {}, number)
+    return None
 
 
 def commit_text(token: Token, record: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ _STALE = 24 * 3600.0
 @contextmanager
 def staging(root: Path, name: str) -> Iterator[Path]:
     """A folder of this process, which is not made yet; what is in it afterwards goes."""
-    folder = root / f"{name}-{uuid.uuid4().hex[:12]}{_MARK}{_owner(os.getpid())}"
+    folder = root / f"{name}-{uuid.uuid4().hex[:12]}{_MARK}{owner()}"
     try:
         yield folder
     finally:
@@ -46,15 +46,26 @@ def sweep(root: Path, prefix: str = "") -> list[str]:
 
 
 def _dead(folder: Path) -> bool:
-    _, mark, owner = folder.name.rpartition(_MARK)
-    place, _, process = owner.rpartition("~")
-    pid, _, _ = process.partition("+")
-    if mark and place == _place() and pid.isdigit():
-        return owner != _owner(int(pid))
+    _, mark, name = folder.name.rpartition(_MARK)
+    there = alive(name) if mark else None
+    if there is not None:
+        return not there
     try:
         return time.time() - folder.stat().st_mtime > _STALE
     except FileNotFoundError:
         return False
+
+
+def owner() -> str:
+    """The name of this process, which no other ever has."""
+    return _owner(os.getpid())
+
+
+def alive(name: str) -> bool | None:
+    """Is the process of this name still there? None: it is one of another machine."""
+    place, _, process = name.rpartition("~")
+    pid, _, _ = process.partition("+")
+    return name == _owner(int(pid)) if place == _place() and pid.isdigit() else None
 
 
 def _owner(pid: int) -> str:

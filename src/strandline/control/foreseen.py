@@ -1,0 +1,42 @@
+"""The records as the next run will find them, once it has finished what dead runners left; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.control import fence
+from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow, Store
+
+
+class Foreseen:
+    """A store that keeps in memory what it is told."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rows: dict[str, list[ControlRow]] = {}
+
+    def control(self, node: str) -> list[ControlRow]:
+        return self._rows[node] if node in self._rows else self._store.control(node)
+
+    def put(self, rows: Sequence[ControlRow]) -> bool:
+        node = rows[0].node
+        before = self.control(node)
+        new = fence.merged(before, rows)
+        if new:
+            self._rows[node] = fence.replaced(before, new)
+        return bool(new)
+
+    def log(self, row: RunRow) -> None:
+        """Not told to anybody."""
+
+    def ended(self, app_id: str, node: str, after: int) -> RunRow | None:
+        return self._store.ended(app_id, node, after)
+
+    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
+        """Not noted."""
+
+    def notebook(self) -> Notebook | None:
+        return self._store.notebook()
+
+    def runs(self, limit: int | None = None) -> list[RunRow]:
+        return self._store.runs(limit)
