@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,66 @@ def test_a_rejection_that_died_is_made_by_asking_again(shop: Shop, point: str) -
     assert shop.project.holds() == {}
     assert sum(n.held for n in shop.run().nodes) == 0
     agrees(shop.folder, TABLES)
+
+
+def meanwhile(at: str, node: str, act: Callable[[], object]) -> faults.Hook:
+    """Does something once, the first time that a node passes a point."""
+    left = [act]
+
+    def hook(name: str, passing: str | None) -> None:
+        if (name, passing) == (at, node) and left:
+            left.pop()()
+
+    return hook
+
+
+@pytest.mark.parametrize("at", ["undo.before", "running.after", "commit.before"])
+@pytest.mark.parametrize("who", ["run", "foreign"])
+def test_a_commit_that_lands_after_the_look_is_not_destroyed(shop: Shop, at: str, who: str) -> None:
+    shop.run(select="log")
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+    second = shop.run(select="log").run_id
+    place, others = str(shop.folder / "lake" / "log"), []
+
+    def commit() -> None:
+        if who == "run":
+            shop.sql("INSERT INTO c VALUES (11, 'newer', 3)")
+            others.append(shop.run(select="log").run_id)
+        else:
+            write_deltalake(place, DeltaTable(place).to_pyarrow_table().slice(0, 1), mode="append")
+            others.append("somebody else")
+
+    with faults.armed(meanwhile(at, "log", commit)):
+        result = shop.undo(second)
+    assert (result.exit_code, [n.status for n in result.nodes]) == (4, ["fenced"])
+    assert others[0] in result.nodes[0].error["message"]
+    assert len(read_table(shop.folder / "lake" / "log").rows) == 12
+    with pytest.raises(UndoRefused, match=others[0]):
+        shop.undo(second)
+
+
+def test_tidying_after_the_look_is_met_by_asking_again(shop: Shop) -> None:
+    shop.run(select="log")
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+    second = shop.run(select="log").run_id
+    tidy = meanwhile("commit.before", "log", DeltaTable(str(shop.folder / "lake" / "log")).optimize.compact)
+    with faults.armed(tidy):
+        assert shop.undo(second).exit_code == 4
+    assert shop.undo(second).exit_code == 0
+    assert len(read_table(shop.folder / "lake" / "log").rows) == 10
+    agrees(shop.folder, ("log",))
+
+
+def test_a_table_format_that_lets_an_undo_land_late_is_told_of(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from strandline.engine import delta_log
+
+    shop.run(select="log")
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+    second = shop.run(select="log").run_id
+    place = str(shop.folder / "lake" / "log")
+    row = DeltaTable(place).to_pyarrow_table().slice(0, 1)
+    monkeypatch.setattr(delta_log, "open_on", lambda table, base: delta_log.open_table(table))
+    with faults.armed(meanwhile("commit.before", "log", lambda: write_deltalake(place, row, mode="append"))):
+        result = shop.undo(second)
+    assert result.exit_code == 1
+    assert "version 2, by somebody else (WRITE) came in between, and may be lost" in result.nodes[0].error["message"]

@@ -24,7 +24,17 @@ from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
 from strandline.control.undo import BACK, FEED, UNDOES
 from strandline.engine import delta_feed
 from strandline.engine.base import Engine
-from strandline.errors import CommitConflict, DuplicateKeys, Fenced, StrandlineError, internal, taken
+from strandline.engine.delta_past import since
+from strandline.errors import (
+    CommitConflict,
+    DuplicateKeys,
+    Fenced,
+    Overtaken,
+    StrandlineError,
+    TableError,
+    internal,
+    taken,
+)
 from strandline.faults import point
 from strandline.job import Feed, Job, Planned
 from strandline.journal import log, step, timings
@@ -241,7 +251,7 @@ class Runner:
             with step(name, "evolve"):
                 evolve = partial(self._evolve, job, engine, ready, commits=commits)
                 self._unless_taken(job, engine, this, job.target, evolve)
-        if commits and state is not None and not state.feed and job.followed:
+        if commits and state is not None and not state.feed and job.followed and changes.base is None:
             log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
             delta_feed.enable(job.target)
         if commits:
@@ -304,12 +314,24 @@ class Runner:
         record = {"coverage": dict(coverage), "counts": asdict(changes.counts) if changes.counts else None}
         point("commit.before", job.node.name)
         apply = partial(engine.apply, table, changes, this.token, record)
-        self._unless_taken(job, engine, this, table, apply)
+        try:
+            self._unless_taken(job, engine, this, table, apply)
+        except CommitConflict as e:
+            if changes.base is None:
+                raise
+            raise _overtaken(table, changes.base) from e
         point("commit.after", job.node.name)
         landed = engine.describe(table, this.token.app_id)
         if landed is None or landed.commit is None or landed.commit.run_id != this.token.run_id:
             holder = landed.commit.run_id if landed and landed.commit else None
             raise Fenced(taken(job.node.name, this.token.batch, holder))
+        if changes.base is not None and landed.commit.version != changes.base + 1:
+            others = [c for c in since(table, changes.base) if this.token.run_id not in c]
+            raise TableError(
+                f"{table.label}: version {landed.commit.version} was made from version {changes.base}, and is not the "
+                f"next: {'; '.join(others)} came in between, and may be lost",
+                hint="compare the versions named, and write again what is missing",
+            )
         point("readback.after", job.node.name)
         return landed.commit.version
 
@@ -445,6 +467,14 @@ class Runner:
                 takes_back=coverage.get(UNDOES),
             )
         )
+
+
+def _overtaken(table: Table, base: int) -> Overtaken:
+    others = "; ".join(since(table, base)) or "the table is gone"
+    return Overtaken(
+        f"{table.label}: it is no longer at version {base} ({others}); nothing was written here",
+        hint="ask for it again: it looks at the table anew",
+    )
 
 
 def _counted(commit: Commit) -> Counts:
