@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -326,3 +327,89 @@ def test_a_table_format_that_lets_an_undo_land_late_is_told_of(shop: Shop, monke
         result = shop.undo(second)
     assert result.exit_code == 1
     assert "version 2, by somebody else (WRITE) came in between, and may be lost" in result.nodes[0].error["message"]
+
+
+def test_a_table_that_was_made_anew_is_not_emptied(shop: Shop) -> None:
+    first = shop.run(select="log").run_id
+    shutil.rmtree(shop.folder / "lake" / "log")
+    shop.sql("UPDATE c SET u = 2")
+    second = shop.run(select="log").run_id
+    before = shop.rows()
+    for dry_run in (True, False):
+        with pytest.raises(UndoRefused, match=rf"lake\.log: version 0 is run {second}'s: the table was made anew"):
+            shop.undo(first, dry_run=dry_run)
+    assert shop.rows() == before
+
+
+def test_a_consumer_by_another_connection_is_in_the_way(tmp_path: Path, pandas_platform: Any) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "a.csv").write_text("id\n1\n")
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    nodes = [
+        {
+            "name": "a",
+            "read": {"connection": "files", "path": "a.csv"},
+            "write": {"connection": "lake", "table": "a", "mode": "append"},
+        },
+        {
+            "name": "b",
+            "read": {"connection": "lake2", "table": "a"},
+            "write": {"connection": "lake2", "table": "b", "mode": "append"},
+        },
+    ]
+    for path in ("lake", "link"):
+        lakes = {"lake2": {"type": "lake", "path": path}}
+        project = make_project(tmp_path, nodes, connections=lakes)
+        first = project.run("a", platform=pandas_platform, check=True).run_id
+        second = project.run("b", platform=pandas_platform, check=True).run_id
+        with pytest.raises(UndoRefused, match=rf"lake\.a: node `b` consumed version \d in run {second}"):
+            project.undo(first, platform=pandas_platform)
+
+
+def held(shop: Shop) -> str:
+    """A run that only held deletes."""
+    shop.run(select=["bronze", "silver"])
+    shop.sql("DELETE FROM c WHERE id > 5")
+    shop.run(select="bronze")
+    run: str = shop.run(select="silver").run_id
+    return run
+
+
+@pytest.mark.parametrize("decided", ["approve", "reject"])
+def test_a_run_that_only_held_is_not_undone_under_a_later_one(shop: Shop, decided: str) -> None:
+    first = held(shop)
+    how = {"platform": shop.platform} if decided == "approve" else {}
+    second = getattr(shop.project, decided)(first, **how).run_id
+    before = shop.rows(), shop.project.store.runs()
+    for dry_run in (True, False):
+        with pytest.raises(UndoRefused, match=rf"lake\.silver: run {second} worked on it later"):
+            shop.undo(first, dry_run=dry_run)
+    assert (shop.rows(), shop.project.store.runs()) == before
+    shop.undo(second)
+    assert len(shop.project.holds()["silver"]) == 4
+    shop.undo(first)
+    assert shop.project.holds() == {}
+
+
+def test_a_rejection_is_not_undone_under_a_later_run(shop: Shop) -> None:
+    rejected = shop.project.reject(held(shop)).run_id
+    shop.sql("INSERT INTO c VALUES (20, 'new', 2)")
+    shop.run(select="bronze")
+    later = shop.run(select="silver").run_id
+    with pytest.raises(UndoRefused, match=rf"lake\.silver: run {later} worked on it later"):
+        shop.undo(rejected)
+    shop.undo(later)
+    shop.undo(rejected)
+    assert len(shop.project.holds()["silver"]) == 4
+
+
+def test_rows_are_not_taken_back_under_a_later_hold(shop: Shop) -> None:
+    shop.run(select=["bronze", "silver"])
+    shop.sql("UPDATE c SET name = 'x' WHERE id = 1")
+    shop.run(select="bronze")
+    changed = shop.run(select="silver").run_id
+    shop.sql("DELETE FROM c WHERE id > 5")
+    shop.run(select="bronze")
+    holding = shop.run(select="silver").run_id
+    with pytest.raises(UndoRefused, match=rf"lake\.silver: run {holding} worked on it later"):
+        shop.undo(changed)

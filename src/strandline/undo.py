@@ -6,12 +6,16 @@ Columns that the run added stay, and a table that the run made is empty afterwar
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from strandline import restore
 from strandline.batch import Landing
+from strandline.config.load import Project
+from strandline.config.resolve import locate
 from strandline.control.fence import counting
 from strandline.control.ledger import RunRow, Store
 from strandline.control.undo import BACK, Taking, in_the_way, takings
@@ -50,11 +54,21 @@ def _looked(
     places = {p.label: p for p in (job.target, job.events) if p}
     past = {label: commits(place) for label, place in places.items()}
     taking = replace(taking, events=_events(job, taking, past))
-    obstacles = [str(o) for o in in_the_way([taking], history, past, noted)]
+    place = cache(partial(_place, job.project))
+    obstacles = [str(o) for o in in_the_way(taking, history, past, noted, place)]
     for label, version in taking.made:
         lost = unreadable(places[label], version - 1) if version else None
         obstacles += [f"{label}: {lost}"] if lost else []
     return taking, obstacles
+
+
+def _place(project: Project, label: str) -> str:
+    """Where a table is that the records call so: two connections may lead to one folder."""
+    for name, connection in project.config.connections.items():
+        if connection.type == "lake" and label.startswith(f"{name}."):
+            location = locate(project, name, label.removeprefix(f"{name}."))
+            return location if "://" in location else os.path.realpath(location)
+    return label
 
 
 def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> tuple[str, int] | None:
