@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.crashing import agrees
 
 from strandline import faults
-from strandline.errors import UndoRefused, UsageError
+from strandline.errors import Overtaken, UndoRefused, UsageError
 from strandline.project import StrandlineProject
 from strandline.testing.frames import read_table, spelled
 from strandline.testing.projects import make_project
@@ -413,3 +413,48 @@ def test_rows_are_not_taken_back_under_a_later_hold(shop: Shop) -> None:
     holding = shop.run(select="silver").run_id
     with pytest.raises(UndoRefused, match=rf"lake\.silver: run {holding} worked on it later"):
         shop.undo(changed)
+
+
+def test_a_rejection_looks_again(shop: Shop) -> None:
+    run = held(shop)
+    approve = meanwhile("reject.before", "silver", lambda: shop.project.approve(run, platform=shop.platform))
+    with faults.armed(approve), pytest.raises(Overtaken, match=f"run {run} holds no deletes any more") as lost:
+        shop.project.reject(run)
+    assert lost.value.exit_code == 4
+    assert not [c for c in shop.project.store.changes("silver") if c.verb == "reject"]
+    assert sum(bool(r["_is_deleted"]) for r in read_table(shop.folder / "lake" / "silver").rows) == 4
+    agrees(shop.folder, ("bronze", "silver"))
+
+
+def test_a_rejection_keeps_to_what_is_still_held(shop: Shop) -> None:
+    run = held(shop)
+
+    def comes_back() -> None:
+        shop.sql("INSERT INTO c VALUES (7, 'name 7', 1)")
+        shop.run(select="bronze")
+        shop.run(select="silver")
+
+    with faults.armed(meanwhile("reject.before", "silver", comes_back)):
+        result = shop.project.reject(run)
+    assert result.nodes[0].warnings == ["3 held deletes are rejected"]
+    assert shop.project.holds() == {}
+
+
+def test_a_dry_run_finds_a_run_that_landed_and_died(shop: Shop) -> None:
+    shop.run(select="log")
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+
+    def dies(name: str, node: str | None) -> None:
+        if (name, node) == ("commit.after", "log"):
+            raise KeyboardInterrupt  # nothing that a run could record
+
+    with faults.armed(dies), pytest.raises(KeyboardInterrupt):
+        shop.project.run("log", platform=shop.platform, threads=1)
+    place = shop.folder / "lake" / "log"
+    dead = json.loads(DeltaTable(str(place)).history(1)[0]["userMetadata"])["strandline"]["run_id"]
+    before = shop.project.store.runs(), shop.project.store.all_control()
+    assert dead not in {r.run_id for r in before[0]}
+    dry = shop.undo(dead, dry_run=True)
+    assert [(n.name, n.deleted) for n in dry.nodes] == [("log", 1)]
+    assert (shop.project.store.runs(), shop.project.store.all_control()) == before
+    assert [(n.name, n.deleted) for n in shop.undo(dead).nodes] == [("log", 1)]

@@ -76,7 +76,7 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     alive = counting(history)
     found = [r for r in mine if r.counts and (r.run_id, r.node, r.batch) in alive]
     if not any(_loud(r, noted) for r in found):
-        by = sorted({r.run_id for r in history if r.takes_back == run_id})
+        by = sorted({r.run_id for r in history if r.counts and r.takes_back == run_id})
         why = f"is already undone, by run {', '.join(by)}" if by else "has changed nothing"
         raise UsageError(f"run `{run_id}` {why}", hint="`strandline history` shows what runs have done")
     taken = [Taking(r.node, r.target_table, r, _before(history, r)) for r in found]
