@@ -272,6 +272,9 @@ class Runner:
         self.store.log_changes([replace(n, run_id=self.run_id, batch=this.token.batch) for n in ready.notes])
         point("notes.after", name)
         if ready.events is not None:
+            now = engine.describe(job.target) if changes.base is not None else None
+            if changes.base is not None and (now is None or now.version != changes.base):
+                raise _overtaken(job.target, changes.base)  # before the events: once they landed, the table follows
             self._land_events(job, engine, this, ready.events, coverage)
         commits = state is None or changes.counts is None or changes.counts.any
         if state is not None and (ready.system or (ready.added and commits)):
