@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.crashing import agrees
 
 from strandline import faults
-from strandline.errors import UndoRefused, UsageError
+from strandline.errors import Overtaken, UndoRefused, UsageError
 from strandline.project import StrandlineProject
 from strandline.testing.frames import read_table, spelled
 from strandline.testing.projects import make_project
@@ -262,3 +264,197 @@ def test_a_rejection_that_died_is_made_by_asking_again(shop: Shop, point: str) -
     assert shop.project.holds() == {}
     assert sum(n.held for n in shop.run().nodes) == 0
     agrees(shop.folder, TABLES)
+
+
+def meanwhile(at: str, node: str, act: Callable[[], object]) -> faults.Hook:
+    """Does something once, the first time that a node passes a point."""
+    left = [act]
+
+    def hook(name: str, passing: str | None) -> None:
+        if (name, passing) == (at, node) and left:
+            left.pop()()
+
+    return hook
+
+
+@pytest.mark.parametrize("at", ["undo.before", "running.after", "commit.before"])
+@pytest.mark.parametrize("who", ["run", "foreign"])
+def test_a_commit_that_lands_after_the_look_is_not_destroyed(shop: Shop, at: str, who: str) -> None:
+    shop.run(select="log")
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+    second = shop.run(select="log").run_id
+    place, others = str(shop.folder / "lake" / "log"), []
+
+    def commit() -> None:
+        if who == "run":
+            shop.sql("INSERT INTO c VALUES (11, 'newer', 3)")
+            others.append(shop.run(select="log").run_id)
+        else:
+            write_deltalake(place, DeltaTable(place).to_pyarrow_table().slice(0, 1), mode="append")
+            others.append("somebody else")
+
+    with faults.armed(meanwhile(at, "log", commit)):
+        result = shop.undo(second)
+    assert (result.exit_code, [n.status for n in result.nodes]) == (4, ["fenced"])
+    assert others[0] in result.nodes[0].error["message"]
+    assert len(read_table(shop.folder / "lake" / "log").rows) == 12
+    with pytest.raises(UndoRefused, match=others[0]):
+        shop.undo(second)
+
+
+def test_tidying_after_the_look_is_met_by_asking_again(shop: Shop) -> None:
+    shop.run(select="log")
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+    second = shop.run(select="log").run_id
+    tidy = meanwhile("commit.before", "log", DeltaTable(str(shop.folder / "lake" / "log")).optimize.compact)
+    with faults.armed(tidy):
+        assert shop.undo(second).exit_code == 4
+    assert shop.undo(second).exit_code == 0
+    assert len(read_table(shop.folder / "lake" / "log").rows) == 10
+    agrees(shop.folder, ("log",))
+
+
+def test_a_table_format_that_lets_an_undo_land_late_is_told_of(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    from strandline.engine import delta_log
+
+    shop.run(select="log")
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+    second = shop.run(select="log").run_id
+    place = str(shop.folder / "lake" / "log")
+    row = DeltaTable(place).to_pyarrow_table().slice(0, 1)
+    monkeypatch.setattr(delta_log, "open_on", lambda table, base: delta_log.open_table(table))
+    with faults.armed(meanwhile("commit.before", "log", lambda: write_deltalake(place, row, mode="append"))):
+        result = shop.undo(second)
+    assert result.exit_code == 1
+    assert "version 2, by somebody else (WRITE) came in between, and may be lost" in result.nodes[0].error["message"]
+
+
+def test_a_table_that_was_made_anew_is_not_emptied(shop: Shop) -> None:
+    first = shop.run(select="log").run_id
+    shutil.rmtree(shop.folder / "lake" / "log")
+    shop.sql("UPDATE c SET u = 2")
+    second = shop.run(select="log").run_id
+    before = shop.rows()
+    for dry_run in (True, False):
+        with pytest.raises(UndoRefused, match=rf"lake\.log: version 0 is run {second}'s: the table was made anew"):
+            shop.undo(first, dry_run=dry_run)
+    assert shop.rows() == before
+
+
+def test_a_consumer_by_another_connection_is_in_the_way(tmp_path: Path, pandas_platform: Any) -> None:
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "a.csv").write_text("id\n1\n")
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    nodes = [
+        {
+            "name": "a",
+            "read": {"connection": "files", "path": "a.csv"},
+            "write": {"connection": "lake", "table": "a", "mode": "append"},
+        },
+        {
+            "name": "b",
+            "read": {"connection": "lake2", "table": "a"},
+            "write": {"connection": "lake2", "table": "b", "mode": "append"},
+        },
+    ]
+    for path in ("lake", "link"):
+        lakes = {"lake2": {"type": "lake", "path": path}}
+        project = make_project(tmp_path, nodes, connections=lakes)
+        first = project.run("a", platform=pandas_platform, check=True).run_id
+        second = project.run("b", platform=pandas_platform, check=True).run_id
+        with pytest.raises(UndoRefused, match=rf"lake\.a: node `b` consumed version \d in run {second}"):
+            project.undo(first, platform=pandas_platform)
+
+
+def held(shop: Shop) -> str:
+    """A run that only held deletes."""
+    shop.run(select=["bronze", "silver"])
+    shop.sql("DELETE FROM c WHERE id > 5")
+    shop.run(select="bronze")
+    run: str = shop.run(select="silver").run_id
+    return run
+
+
+@pytest.mark.parametrize("decided", ["approve", "reject"])
+def test_a_run_that_only_held_is_not_undone_under_a_later_one(shop: Shop, decided: str) -> None:
+    first = held(shop)
+    how = {"platform": shop.platform} if decided == "approve" else {}
+    second = getattr(shop.project, decided)(first, **how).run_id
+    before = shop.rows(), shop.project.store.runs()
+    for dry_run in (True, False):
+        with pytest.raises(UndoRefused, match=rf"lake\.silver: run {second} worked on it later"):
+            shop.undo(first, dry_run=dry_run)
+    assert (shop.rows(), shop.project.store.runs()) == before
+    shop.undo(second)
+    assert len(shop.project.holds()["silver"]) == 4
+    shop.undo(first)
+    assert shop.project.holds() == {}
+
+
+def test_a_rejection_is_not_undone_under_a_later_run(shop: Shop) -> None:
+    rejected = shop.project.reject(held(shop)).run_id
+    shop.sql("INSERT INTO c VALUES (20, 'new', 2)")
+    shop.run(select="bronze")
+    later = shop.run(select="silver").run_id
+    with pytest.raises(UndoRefused, match=rf"lake\.silver: run {later} worked on it later"):
+        shop.undo(rejected)
+    shop.undo(later)
+    shop.undo(rejected)
+    assert len(shop.project.holds()["silver"]) == 4
+
+
+def test_rows_are_not_taken_back_under_a_later_hold(shop: Shop) -> None:
+    shop.run(select=["bronze", "silver"])
+    shop.sql("UPDATE c SET name = 'x' WHERE id = 1")
+    shop.run(select="bronze")
+    changed = shop.run(select="silver").run_id
+    shop.sql("DELETE FROM c WHERE id > 5")
+    shop.run(select="bronze")
+    holding = shop.run(select="silver").run_id
+    with pytest.raises(UndoRefused, match=rf"lake\.silver: run {holding} worked on it later"):
+        shop.undo(changed)
+
+
+def test_a_rejection_looks_again(shop: Shop) -> None:
+    run = held(shop)
+    approve = meanwhile("reject.before", "silver", lambda: shop.project.approve(run, platform=shop.platform))
+    with faults.armed(approve), pytest.raises(Overtaken, match=f"run {run} holds no deletes any more") as lost:
+        shop.project.reject(run)
+    assert lost.value.exit_code == 4
+    assert not [c for c in shop.project.store.changes("silver") if c.verb == "reject"]
+    assert sum(bool(r["_is_deleted"]) for r in read_table(shop.folder / "lake" / "silver").rows) == 4
+    agrees(shop.folder, ("bronze", "silver"))
+
+
+def test_a_rejection_keeps_to_what_is_still_held(shop: Shop) -> None:
+    run = held(shop)
+
+    def comes_back() -> None:
+        shop.sql("INSERT INTO c VALUES (7, 'name 7', 1)")
+        shop.run(select="bronze")
+        shop.run(select="silver")
+
+    with faults.armed(meanwhile("reject.before", "silver", comes_back)):
+        result = shop.project.reject(run)
+    assert result.nodes[0].warnings == ["3 held deletes are rejected"]
+    assert shop.project.holds() == {}
+
+
+def test_a_dry_run_finds_a_run_that_landed_and_died(shop: Shop) -> None:
+    shop.run(select="log")
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+
+    def dies(name: str, node: str | None) -> None:
+        if (name, node) == ("commit.after", "log"):
+            raise KeyboardInterrupt  # nothing that a run could record
+
+    with faults.armed(dies), pytest.raises(KeyboardInterrupt):
+        shop.project.run("log", platform=shop.platform, threads=1)
+    place = shop.folder / "lake" / "log"
+    dead = json.loads(DeltaTable(str(place)).history(1)[0]["userMetadata"])["strandline"]["run_id"]
+    before = shop.project.store.runs(), shop.project.store.all_control()
+    assert dead not in {r.run_id for r in before[0]}
+    dry = shop.undo(dead, dry_run=True)
+    assert [(n.name, n.deleted) for n in dry.nodes] == [("log", 1)]
+    assert (shop.project.store.runs(), shop.project.store.all_control()) == before
+    assert [(n.name, n.deleted) for n in shop.undo(dead).nodes] == [("log", 1)]

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from tests.test_history import TIMED, day, frame
 from tests.test_history_crash import AFTER, FIRST, SECOND, Shop
+from tests.test_undo import meanwhile
 
 from strandline import faults
 from strandline.errors import UndoRefused, UsageError
@@ -74,3 +76,20 @@ def test_later_events_are_in_the_way(tmp_path: Path, pandas_platform: Any) -> No
         shop.project.undo(runs[2], platform=pandas_platform)
     assert any(o.startswith("lake.t__events: run") and runs[3] in o for o in refused.value.obstacles)
     assert shop.project.undo(runs[3], platform=pandas_platform, dry_run=True).exit_code == 0
+
+
+@pytest.mark.parametrize("table", ["t", "t__events"])
+def test_a_commit_to_either_table_after_the_look(tmp_path: Path, pandas_platform: Any, table: str) -> None:
+    shop, runs, _ = lived(tmp_path, pandas_platform)
+    assert shop.project.undo(runs[3], platform=pandas_platform).exit_code == 0
+    place = str(tmp_path / "lake" / table)
+    row = DeltaTable(place).to_pyarrow_table().slice(0, 1)
+    after = []
+
+    def commits() -> None:
+        write_deltalake(place, row, mode="append")
+        after.append(everything(shop))
+
+    with faults.armed(meanwhile("notes.after", "n", commits)):
+        assert shop.project.undo(runs[2], platform=pandas_platform).exit_code == 4
+    assert everything(shop) == after[0]

@@ -15,6 +15,7 @@ StrandlineError
 │   ├── TableError        the target cannot be written as asked
 │   ├── RevertRefused     a failed load could not be taken back everywhere
 │   └── CommitConflict    somebody else committed meanwhile (worth a retry)
+│       └── Overtaken     … and what was to be committed no longer fits  exit code 4
 ├── StalePlan             a plan was made from what is no longer so      exit code 2
 ├── UndoRefused           something is in the way of an undo             exit code 2
 ├── Fenced                another runner holds the batch                exit code 4
@@ -257,6 +258,14 @@ class CommitConflict(NodeError):
 
     code = "conflict"
     retryable = True
+
+
+class Overtaken(CommitConflict):
+    """Somebody else committed after a table was looked at, and what was to be written holds for that version only."""
+
+    code = "overtaken"
+    exit_code = 4
+    retryable = False
 
 
 def internal(error: Exception) -> NodeError:

@@ -261,7 +261,8 @@ class StrandlineProject:
 
         Raises `UndoRefused`, and writes nothing, when something is in the way.
         """
-        from strandline.undo import foreseen, planned, undo_node
+        from strandline.engine.delta_log import describe
+        from strandline.undo import foreseen, noted_in, planned, undo_node
 
         clock = Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
@@ -270,11 +271,12 @@ class StrandlineProject:
         results: list[NodeResult] = []
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
         with logged, self._platform(platform) as platform_:
-            if not dry_run:
+            if dry_run:
+                dead = [row for job in jobs if (row := runner.unrecorded(job, describe))]
+            else:
                 self._settle(runner, jobs, platform_)
-            changes = self.store.changes()
-            noted = {(c.run_id, c.node) for c in changes}
-            for job, taking in planned(jobs, run_id, self.store.runs(), noted):
+                dead = []
+            for job, taking in planned(jobs, run_id, [*dead, *self.store.runs()], noted_in(self.store)):
                 with self._boundary(job.node.name, errors) as found, platform_.workspace(job.node.name) as engine:
                     found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
                 results += found

@@ -40,4 +40,5 @@ def _reshaped(then: Relation, state: TableState) -> exp.Select:
 
 
 def _changes(rows: Relation, state: TableState, counts: Counts) -> ChangeSet:
-    return ChangeSet(rows, state.schema, Removals.EVERYTHING, (), state.partition_by, state.roles, counts)
+    everything = Removals.EVERYTHING
+    return ChangeSet(rows, state.schema, everything, (), state.partition_by, state.roles, counts, base=state.version)

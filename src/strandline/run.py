@@ -20,11 +20,22 @@ from strandline.batch import Landing
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.resolve import redact
 from strandline.control import fence, ledger
-from strandline.control.ledger import Batch, ChangeRow, ControlRow, Store
+from strandline.control.holds import open_holds
+from strandline.control.ledger import Batch, ChangeRow, ControlRow, RunRow, Store
 from strandline.control.undo import BACK, FEED, UNDOES
 from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine
-from strandline.errors import CommitConflict, DuplicateKeys, Fenced, StrandlineError, internal, taken
+from strandline.engine.delta_past import since
+from strandline.errors import (
+    CommitConflict,
+    DuplicateKeys,
+    Fenced,
+    Overtaken,
+    StrandlineError,
+    TableError,
+    internal,
+    taken,
+)
 from strandline.faults import point
 from strandline.job import Feed, Job, Planned
 from strandline.journal import log, step, timings
@@ -100,11 +111,7 @@ class Runner:
         """
         recovered = None
         while True:
-            records = self.store.control(job.node.name)
-            state = describe(job.target, self.token(job).app_id)
-            ended = self.store.ended(self.token(job).app_id, job.node.name, ledger.finished(records))
-            landed = self.landed(job, describe, state)
-            found = fence.found(records, landed.commit if landed else None, ended)
+            records, state, landed, found = self._look(job, describe)
             if found is None:
                 return records, state, recovered
             if landed and not landed.folded and not found.logged:
@@ -112,19 +119,29 @@ class Runner:
             else:
                 recovered = self._finish(job, records, found, began)
 
+    def _look(
+        self, job: Job, describe: Describe
+    ) -> tuple[list[ControlRow], TableState | None, Landed | None, fence.Found | None]:
+        records = self.store.control(job.node.name)
+        state = describe(job.target, self.token(job).app_id)
+        ended = self.store.ended(self.token(job).app_id, job.node.name, ledger.finished(records))
+        landed = self.landed(job, describe, state)
+        return records, state, landed, fence.found(records, landed.commit if landed else None, ended)
+
+    def unrecorded(self, job: Job, describe: Describe) -> RunRow | None:
+        """A batch that landed while its runner died, as `settle` would log it; nothing is written."""
+        records, _, landed, found = self._look(job, describe)
+        if found is None or landed is None or found.logged:
+            return None
+        if not landed.folded:
+            raise self._not_shown(job, landed.commit)
+        this, end = self._found(job, records, found)
+        return self._row(this, _result(this, time.monotonic(), end), _ended(this, end).coverage, None, found.told)
+
     def _finish(self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float) -> NodeResult:
         """Write the record of a batch that came to its end while its runner died."""
         point("recover.before", job.node.name)
-        this = self.after(job, records, None)
-        made = bool(found.coverage.get(fence.MADE, found.version is not None))
-        number = int(found.coverage.get(fence.KNOWN, found.batch)) + (not made)
-        token = replace(this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id)
-        this = replace(this, token=token)
-        versions, counts = (
-            versions_of(job, found.coverage),
-            Counts(**found.counts) if found.counts else _measured(found.metrics),
-        )
-        end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told, made)
+        this, end = self._found(job, records, found)
         result = self._record(this, began, end)
         if found.logged:  # the history has the batch already: what was done about it is told beside it
             told = replace(result, status="unchanged", warnings=[])
@@ -132,8 +149,19 @@ class Runner:
         point("recover.after", job.node.name)
         return result
 
+    def _found(self, job: Job, records: Sequence[ControlRow], found: fence.Found) -> tuple[Batch, Ending]:
+        """A batch whose runner died, under its own numbers, and how it ended."""
+        this = self.after(job, records, None)
+        made = bool(found.coverage.get(fence.MADE, found.version is not None))
+        number = int(found.coverage.get(fence.KNOWN, found.batch)) + (not made)
+        token = replace(this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id)
+        versions = versions_of(job, found.coverage)
+        counts = Counts(**found.counts) if found.counts else _measured(found.metrics)
+        end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told, made)
+        return replace(this, token=token), end
+
     @contextmanager
-    def announced(self, job: Job, this: Batch, began: float) -> Iterator[None]:
+    def announced(self, job: Job, this: Batch, began: float, undoes: str | None = None) -> Iterator[None]:
         """A batch at work: announced before; when it fails, whatever the fault, it does not stay RUNNING for ever."""
         name = job.node.name
         point("running.before", name)
@@ -145,7 +173,7 @@ class Runner:
         except Fenced:
             raise
         except Exception as e:
-            self._fail(job, this, e if isinstance(e, StrandlineError) else internal(e), began)
+            self._fail(job, this, e if isinstance(e, StrandlineError) else internal(e), began, undoes)
             raise
 
     def _mended(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> TableState | None:
@@ -204,6 +232,15 @@ class Runner:
         records, state, _ = self.settle(job, describe, began)
         this = self.after(job, records, self.landed(job, describe, state))
         batch = this.token.batch
+        # after the records: somebody may have decided since, and whoever decides from here on takes this number
+        still = open_holds(self.store.changes(job.node.name), holds[0].run_id).get(job.node.name, [])
+        if not still:
+            raise Overtaken(
+                f"{job.node.name}: run {holds[0].run_id} holds no deletes any more: somebody decided on them "
+                "meanwhile; nothing was written here",
+                hint="`strandline history` shows what runs have done",
+            )
+        holds = still
         reason = f"rejected by a person; held by run {holds[0].run_id}"
         self.store.log_changes(
             [replace(h, run_id=self.run_id, batch=batch, verb="reject", reason=reason, at=_now()) for h in holds]
@@ -245,13 +282,16 @@ class Runner:
         self.store.log_changes([replace(n, run_id=self.run_id, batch=this.token.batch) for n in ready.notes])
         point("notes.after", name)
         if ready.events is not None:
+            now = engine.describe(job.target) if changes.base is not None else None
+            if changes.base is not None and (now is None or now.version != changes.base):
+                raise _overtaken(job.target, changes.base)  # before the events: once they landed, the table follows
             self._land_events(job, engine, this, ready.events, coverage)
         commits = state is None or changes.counts is None or changes.counts.any
         if state is not None and (ready.system or (ready.added and commits)):
             with step(name, "evolve"):
                 evolve = partial(self._evolve, job, engine, ready, commits=commits)
                 self._unless_taken(job, engine, this, job.target, evolve)
-        if commits and state is not None and not state.feed and job.followed:
+        if commits and state is not None and not state.feed and job.followed and changes.base is None:
             log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
             delta_feed.enable(job.target)
         if commits:
@@ -319,12 +359,23 @@ class Runner:
         except Fenced:
             if not delta_log.commit_of(table, this.token):  # else another runner has finished this batch for us
                 raise
+        except CommitConflict as e:
+            if changes.base is None:
+                raise
+            raise _overtaken(table, changes.base) from e
         point("commit.after", job.node.name)
         mine = delta_log.commit_of(table, this.token)
         if mine is None:
             landed = engine.describe(table, this.token.app_id)
             holder = landed.commit.run_id if landed and landed.commit else None
             raise Fenced(taken(job.node.name, this.token.batch, holder))
+        if changes.base is not None and mine.version != changes.base + 1:
+            others = [c for c in since(table, changes.base) if this.token.run_id not in c]
+            raise TableError(
+                f"{table.label}: version {mine.version} was made from version {changes.base}, and is not the "
+                f"next: {'; '.join(others)} came in between, and may be lost",
+                hint="compare the versions named, and write again what is missing",
+            )
         point("readback.after", job.node.name)
         return mine.version
 
@@ -357,16 +408,20 @@ class Runner:
             return Landed(first, state, folded=False)
         return Landed(mine, state) if mine else None
 
+    @staticmethod
+    def _not_shown(job: Job, commit: Commit) -> CommitConflict:
+        return CommitConflict(
+            f"{job.node.name}: batch {commit.batch} landed, and {job.target.label} does not show it yet",
+            hint=f"run it first: strandline run --select {job.node.name}",
+        )
+
     def _roll_forward(
         self, job: Job, engine: Engine | None, records: Sequence[ControlRow], landed: Landed, began: float
     ) -> NodeResult:
         """The events of a batch are there and its table does not show them yet: fold them, and record the batch."""
         commit = landed.commit
         if engine is None:
-            raise CommitConflict(
-                f"{job.node.name}: batch {commit.batch} landed, and {job.target.label} does not show it yet",
-                hint=f"run it first: strandline run --select {job.node.name}",
-            )
+            raise self._not_shown(job, commit)
         token = replace(self.token(job), batch=commit.batch, number=commit.number, run_id=commit.run_id)
         this = replace(self.after(job, records, None), token=token)
         job, coverage = self.remembering(job, this), dict(commit.record.get("coverage", {}))
@@ -382,22 +437,7 @@ class Runner:
 
     def _record(self, this: Batch, began: float, end: Ending) -> NodeResult:
         """Write the batch into the history and make it the newest state."""
-        result = NodeResult(
-            this.token.node,
-            "held" if end.counts.held else "success" if end.version is not None else "unchanged",
-            end.rows_read,
-            end.counts.inserted,
-            end.counts.updated,
-            end.counts.deleted,
-            end.counts.reopened,
-            end.counts.held,
-            version=end.version,
-            seconds=round(time.monotonic() - began, 3),
-            warnings=list(end.warnings),
-        )
-        known = this.token.txn - (not end.made)
-        ended_by = {fence.RUN: this.token.run_id, fence.KNOWN: known, fence.MADE: end.made}
-        end = replace(end, coverage={**end.coverage, **ended_by})
+        result, end = _result(this, began, end), _ended(this, end)
         done = ledger.control_rows(
             this,
             "SUCCESS",
@@ -417,10 +457,10 @@ class Runner:
             point("put.after", node)
         return result
 
-    def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float) -> None:
+    def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float, undoes: str | None) -> None:
         result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3))
         message = redact(error.message, self.secrets)
-        self._log(this, result, {}, message)
+        self._log(this, result, {UNDOES: undoes} if undoes else {}, message)
         self.store.put(ledger.control_rows(this, "FAILED", _now(), error=message))
 
     def _log(
@@ -431,35 +471,70 @@ class Runner:
         error: str | None,
         recovery: str | None = None,
     ) -> None:
+        self.store.log(self._row(this, result, coverage, error, recovery))
+
+    @staticmethod
+    def _row(
+        this: Batch, result: NodeResult, coverage: Mapping[str, Any], error: str | None, recovery: str | None
+    ) -> RunRow:
         token = this.token
         metrics = timings() if enabled("METRICS") else None
-        self.store.log(
-            ledger.RunRow(
-                run_id=token.run_id,
-                project=token.project,
-                node=token.node,
-                batch=token.batch,
-                target_table=this.target,
-                status="recovered" if recovery and not coverage else result.status,  # a remark, not an ending
-                started_at=this.started_at,
-                completed_at=_now(),
-                seconds=result.seconds,
-                rows_read=result.rows_read,
-                inserted=result.inserted,
-                updated=result.updated,
-                deleted=result.deleted,
-                reopened=result.reopened,
-                held=result.held,
-                version=result.version,
-                token=f"{token.app_id}/{token.batch}",
-                coverage=json.dumps(coverage, sort_keys=True),
-                warnings=json.dumps(result.warnings),
-                error=error,
-                metrics=json.dumps(metrics) if metrics is not None else None,
-                recovery=recovery,
-                takes_back=coverage.get(UNDOES),
-            )
+        return RunRow(
+            run_id=token.run_id,
+            project=token.project,
+            node=token.node,
+            batch=token.batch,
+            target_table=this.target,
+            status="recovered" if recovery and not coverage else result.status,  # a remark, not an ending
+            started_at=this.started_at,
+            completed_at=_now(),
+            seconds=result.seconds,
+            rows_read=result.rows_read,
+            inserted=result.inserted,
+            updated=result.updated,
+            deleted=result.deleted,
+            reopened=result.reopened,
+            held=result.held,
+            version=result.version,
+            token=f"{token.app_id}/{token.batch}",
+            coverage=json.dumps(coverage, sort_keys=True),
+            warnings=json.dumps(result.warnings),
+            error=error,
+            metrics=json.dumps(metrics) if metrics is not None else None,
+            recovery=recovery,
+            takes_back=coverage.get(UNDOES),
         )
+
+
+def _result(this: Batch, began: float, end: Ending) -> NodeResult:
+    return NodeResult(
+        this.token.node,
+        "held" if end.counts.held else "success" if end.version is not None else "unchanged",
+        end.rows_read,
+        end.counts.inserted,
+        end.counts.updated,
+        end.counts.deleted,
+        end.counts.reopened,
+        end.counts.held,
+        version=end.version,
+        seconds=round(time.monotonic() - began, 3),
+        warnings=list(end.warnings),
+    )
+
+
+def _ended(this: Batch, end: Ending) -> Ending:
+    """An ending that says who brought it about, and which commits it knew."""
+    known = this.token.txn - (not end.made)
+    ended_by = {fence.RUN: this.token.run_id, fence.KNOWN: known, fence.MADE: end.made}
+    return replace(end, coverage={**end.coverage, **ended_by})
+
+
+def _overtaken(table: Table, base: int) -> Overtaken:
+    others = "; ".join(since(table, base)) or "the table is gone"
+    return Overtaken(
+        f"{table.label}: it is no longer at version {base} ({others}); nothing was written here",
+        hint="ask for it again: it looks at the table anew",
+    )
 
 
 def _counted(commit: Commit) -> Counts:

@@ -6,17 +6,22 @@ Columns that the run added stay, and a table that the run made is empty afterwar
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from strandline import restore
 from strandline.batch import Landing
-from strandline.control.ledger import RunRow
+from strandline.config.load import Project
+from strandline.config.resolve import locate
+from strandline.control.fence import counting
+from strandline.control.ledger import RunRow, Store
 from strandline.control.undo import BACK, Taking, in_the_way, takings
 from strandline.engine.base import Engine
 from strandline.engine.delta_past import Commit, commits, unreadable
-from strandline.errors import UndoRefused
+from strandline.errors import Overtaken, UndoRefused
 from strandline.faults import point
 from strandline.job import Job
 from strandline.ready import Ready
@@ -35,17 +40,35 @@ def planned(
     gone = [t for t in taken if t.node not in by_node or by_node[t.node].target.label != t.table]
     if gone:
         raise UndoRefused(run_id, [f"{t.table}: node `{t.node}` of this project no longer writes it" for t in gone])
-    places = {p.label: p for t in taken for p in (by_node[t.node].target, by_node[t.node].events) if p}
-    past = {label: commits(place) for label, place in places.items()}
-    taken = [replace(t, events=_events(by_node[t.node], t, past)) for t in taken]
-    obstacles = [str(o) for o in in_the_way(taken, history, past, noted)]
-    for label, version in (made for t in taken for made in t.made):
-        lost = unreadable(places[label], version - 1) if version else None
-        obstacles += [f"{label}: {lost}"] if lost else []
-    if obstacles:
+    looked = [_looked(by_node[t.node], t, history, noted) for t in taken]
+    if obstacles := [o for _, found in looked for o in found]:
         raise UndoRefused(run_id, obstacles)
     order = {job.node.name: i for i, job in enumerate(jobs)}
-    return [(by_node[t.node], t) for t in sorted(taken, key=lambda t: -order[t.node])]
+    return [(by_node[t.node], t) for t, _ in sorted(looked, key=lambda found: -order[found[0].node])]
+
+
+def _looked(
+    job: Job, taking: Taking, history: Sequence[RunRow], noted: set[tuple[str, str]]
+) -> tuple[Taking, list[str]]:
+    """A batch to take back, with the version of its events; and what is in the way of it now."""
+    places = {p.label: p for p in (job.target, job.events) if p}
+    past = {label: commits(place) for label, place in places.items()}
+    taking = replace(taking, events=_events(job, taking, past))
+    place = cache(partial(_place, job.project))
+    obstacles = [str(o) for o in in_the_way(taking, history, past, noted, place)]
+    for label, version in taking.made:
+        lost = unreadable(places[label], version - 1) if version else None
+        obstacles += [f"{label}: {lost}"] if lost else []
+    return taking, obstacles
+
+
+def _place(project: Project, label: str) -> str:
+    """Where a table is that the records call so: two connections may lead to one folder."""
+    for name, connection in project.config.connections.items():
+        if connection.type == "lake" and label.startswith(f"{name}."):
+            location = locate(project, name, label.removeprefix(f"{name}."))
+            return location if "://" in location else os.path.realpath(location)
+    return label
 
 
 def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> tuple[str, int] | None:
@@ -59,34 +82,55 @@ def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> t
 
 
 def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeResult:
-    """Take back one batch: a batch of its own."""
+    """Take back one batch: a batch of its own, on the tables as they are when it is looked at once more."""
     began = time.monotonic()
     point("undo.before", job.node.name)
     records, state, _ = runner.settle(job, engine.describe, began)
     this = runner.after(job, records, runner.landed(job, engine.describe, state))
-    ready = _ready(job, engine, state, taking)
+    events = engine.describe(job.events) if job.events else None
+    taking = _still(runner.store, job, taking)  # after records and tables: what comes to them later is refused
+    ready = _ready(job, engine, state, events, taking)
     if at := this.memory().get("at"):  # the instants that a table was given only ever go forward
         ready = replace(ready, coverage={**ready.coverage, "at": at})
-    with runner.announced(job, this, began):
+    with runner.announced(job, this, began, undoes=taking.batch.run_id):
         result = runner.land(job, engine, this, state, ready, began)
     point("undo.after", job.node.name)
     return result
 
 
+def _still(store: Store, job: Job, taking: Taking) -> Taking:
+    """What was found before, if it is still so; somebody may have run meanwhile."""
+    history = store.runs()
+    taking, obstacles = _looked(job, taking, history, noted_in(store))
+    if (taking.batch.run_id, taking.node, taking.batch.batch) not in counting(history):
+        obstacles.append(f"{taking.table}: somebody else has undone it meanwhile")
+    if obstacles:
+        raise Overtaken(
+            f"run {taking.batch.run_id} can no longer be undone: {'; '.join(obstacles)}; nothing was written here",
+            hint="ask for the undo again: it says what is in the way",
+        )
+    return taking
+
+
+def noted_in(store: Store) -> set[tuple[str, str]]:
+    """The runs and nodes of which `etl_changes` tells something."""
+    return {(c.run_id, c.node) for c in store.changes()}
+
+
 def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:
     """What taking back one batch would do; nothing is written."""
     began = time.monotonic()
-    counts = _ready(job, engine, engine.describe(job.target), taking).changes.counts or Counts()
+    events = engine.describe(job.events) if job.events else None
+    counts = _ready(job, engine, engine.describe(job.target), events, taking).changes.counts or Counts()
     result = NodeResult(job.node.name, "success" if counts.any else "unchanged", inserted=counts.inserted)
     return replace(result, deleted=counts.deleted, seconds=round(time.monotonic() - began, 3))
 
 
-def _ready(job: Job, engine: Engine, state: TableState | None, taking: Taking) -> Ready:
+def _ready(job: Job, engine: Engine, state: TableState | None, written: TableState | None, taking: Taking) -> Ready:
     assert state is not None, "a batch that was recorded has a table"
     version, events = taking.batch.version, None
     coverage = {**taking.coverage, BACK: version}
     if taking.events is not None and job.events is not None:
-        written = engine.describe(job.events)
         assert written is not None, "and its events are there"
         events = Landing(job.events, written, restore.without(job.events, engine, written, taking.events[1]), ())
     ready = taken_back(job, engine, state, coverage)

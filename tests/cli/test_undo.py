@@ -71,3 +71,17 @@ def test_status_and_history_tell_of_a_recovery(cli: Call, shop: Path) -> None:
     batches = cli("history", *SHOP, "--node", "silver_orders", "--json").json["batches"]
     assert any(b["recovery"] == text for b in batches)
     assert all(isinstance(b["metrics"], dict) for b in batches)
+
+
+def test_status_says_that_a_failed_undo_is_asked_for_again(cli: Call, shop: Path) -> None:
+    from strandline import faults
+
+    first = cli("run", *SHOP, "--json").json["run_id"]
+    with faults.armed("commit.before@silver_orders:raise"):
+        assert cli("undo", first, *SHOP).code == 1
+    states = {n["name"]: n for n in cli("status", *SHOP, "--json").json["nodes"]}
+    assert states["silver_orders"]["status"] == "FAILED"
+    assert f"strandline undo {first}" in states["silver_orders"]["meaning"]
+    assert "the next run does it again" not in states["silver_orders"]["meaning"]
+    assert cli("undo", first, *SHOP).code == 0
+    assert all(n["status"] == "SUCCESS" and not n["meaning"] for n in cli("status", *SHOP, "--json").json["nodes"])

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 _EVERY = 2**62
 _MEANING = {
     "RUNNING": "at work now, or killed before it could say so; the next run looks into the table and finishes "
-    "the record or does the batch again",
+    "the record or does the batch again (an undo is asked for again)",
     "FAILED": "the next run looks into the table: if this batch landed, it finishes the record, else it does it again",
 }
+_UNDO_FAILED = "nothing of this batch was written; it was to undo run {0}, which no run does: strandline undo {0}"
 
 
 def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> int:
@@ -57,11 +58,28 @@ def _states(project: StrandlineProject) -> list[dict[str, Any]]:
     gone = sorted(rows.keys() - set(project.graph.order))
     states = [_state(name, rows.get(name, []), known=name not in gone) for name in (*project.graph.order, *gone)]
     mended: dict[str, RunRow] = {}
+    failed: dict[str, RunRow] = {}
     for batch in project.store.runs():  # the newest first
         if batch.recovery:
             mended.setdefault(batch.node, batch)
+        if batch.status == "failed":
+            failed.setdefault(batch.node, batch)
     held = {name: dict(Counter(r.run_id for r in rows)) for name, rows in project.holds().items()}
-    return [{**s, "recovery": _recovery(s, mended.get(s["name"])), "holds": held.get(s["name"], {})} for s in states]
+    return [
+        {
+            **s,
+            "meaning": _meaning(s, failed.get(s["name"])),
+            "recovery": _recovery(s, mended.get(s["name"])),
+            "holds": held.get(s["name"], {}),
+        }
+        for s in states
+    ]
+
+
+def _meaning(state: dict[str, Any], failed: RunRow | None) -> str | None:
+    if state["status"] == "FAILED" and failed and failed.batch == state["batch"] and failed.takes_back:
+        return _UNDO_FAILED.format(failed.takes_back)
+    return _MEANING.get(state["status"])
 
 
 def _recovery(state: dict[str, Any], batch: RunRow | None) -> dict[str, Any] | None:
@@ -79,7 +97,6 @@ def _state(name: str, rows: Sequence[ControlRow], *, known: bool) -> dict[str, A
         "name": name,
         "in_project": known,
         "status": newest.batch_status if newest else None,
-        "meaning": _MEANING.get(newest.batch_status) if newest else None,
         "batch": int(newest.batch_id.rpartition("/")[2]) if newest else None,
         "target": newest.target_table if newest else None,
         "started_at": newest.batch_started_at if newest else None,

@@ -35,6 +35,9 @@ class Foreseen:
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
         """Not noted."""
 
+    def changes(self, node: str | None = None) -> list[ChangeRow]:
+        return self._store.changes(node)
+
     def notebook(self) -> Notebook | None:
         return self._store.notebook()
 

@@ -125,6 +125,9 @@ class Store(Protocol):
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
         """Note what a batch is about to do to single rows."""
 
+    def changes(self, node: str | None = None) -> list[ChangeRow]:
+        """What recorded batches did to single rows, the oldest first."""
+
     def notebook(self) -> Notebook | None:
         """The tables that hold what was noted of single rows, for an engine to read; None when nothing was."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,26 +76,36 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     alive = counting(history)
     found = [r for r in mine if r.counts and (r.run_id, r.node, r.batch) in alive]
     if not any(_loud(r, noted) for r in found):
-        by = sorted({r.run_id for r in history if r.takes_back == run_id})
+        by = sorted({r.run_id for r in history if r.counts and r.takes_back == run_id})
         why = f"is already undone, by run {', '.join(by)}" if by else "has changed nothing"
         raise UsageError(f"run `{run_id}` {why}", hint="`strandline history` shows what runs have done")
     taken = [Taking(r.node, r.target_table, r, _before(history, r)) for r in found]
-    return [t for t in taken if _committed(t.batch) or not _later(history, t.batch, noted)]
+    return [t for t in taken if _loud(t.batch, noted) or not _later(history, t.batch, noted)]
 
 
 def in_the_way(
-    taken: Sequence[Taking], history: Sequence[RunRow], past: Mapping[str, Iterable[Any]], noted: set[tuple[str, str]]
+    t: Taking,
+    history: Sequence[RunRow],
+    past: Mapping[str, Iterable[Any]],
+    noted: set[tuple[str, str]],
+    place: Callable[[str], str],
 ) -> list[Obstacle]:
-    """Later runs that committed to these tables or consumed a version the run made, and commits of somebody else.
+    """Later runs that changed these tables or consumed a version the run made, and commits of somebody else.
 
-    `past` holds the commits of each table, the oldest first. Quiet runs are not in the way.
+    `past` holds the commits of each table, the oldest first; `place` says where a table is, whatever it is called.
+    Quiet runs are not in the way.
     """
     found = []
-    for t in taken:
-        for table, version in t.made:
-            mine = replace(t, table=table)
-            found += _commits(mine, version, past[table], _taken_back(history))
-            found += _consumers(mine, version, history, noted)
+    for table, version in t.made:
+        mine = replace(t, table=table)
+        found += _commits(mine, version, past[table], _taken_back(history))
+        found += _consumers(mine, version, history, noted, place)
+    if _committed(t.batch) and not t.made:
+        found.append(Obstacle(t.node, t.table, "no log knows the version that the run made"))
+    for row in _later(history, t.batch, noted):
+        if not (t.made and _committed(row)):  # a commit was found in the table's own log
+            text = f"run {row.run_id} worked on it later, in batch {row.batch}"
+            found.append(Obstacle(t.node, t.table, text, row.run_id))
     return found
 
 
@@ -103,7 +113,12 @@ def _commits(t: Taking, version: int, past: Iterable[Any], back: set[tuple[str, 
     found, seen = [], False
     for commit in past:
         record = commit.record
-        seen = seen or commit.version == version
+        if commit.version == version:
+            seen = True
+            if (record.get("run_id"), record.get("batch")) != t.batch.by:
+                who = f"run {record['run_id']}'s" if "run_id" in record else f"somebody else's ({commit.operation})"
+                text = f"version {version} is {who}: the table was made anew since"
+                found.append(Obstacle(t.node, t.table, text, record.get("run_id")))
         if commit.version <= version or record.get("alter"):
             continue
         if "app_id" in record:
@@ -117,11 +132,13 @@ def _commits(t: Taking, version: int, past: Iterable[Any], back: set[tuple[str, 
     return found
 
 
-def _consumers(t: Taking, version: int, history: Sequence[RunRow], noted: set[tuple[str, str]]) -> list[Obstacle]:
-    alive, found = counting(history), []
+def _consumers(
+    t: Taking, version: int, history: Sequence[RunRow], noted: set[tuple[str, str]], place: Callable[[str], str]
+) -> list[Obstacle]:
+    alive, found, here = counting(history), [], place(t.table)
     for row in history:
         pins = _coverage(row).get("sources", {}) if (row.run_id, row.node, row.batch) in alive else {}
-        read = [pin[1] for label, pin in pins.items() if label.split("#")[0] == t.table]  # also under a load_id
+        read = [pin[1] for label, pin in pins.items() if place(label.split("#")[0]) == here]  # also under a load_id
         if not read or max(read) < version or row.run_id == t.batch.run_id or not _loud(row, noted):
             continue
         text = f"node `{row.node}` consumed version {max(read)} in run {row.run_id}"
@@ -155,7 +172,8 @@ def _before(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
     return max((r for r in older if (r.run_id, r.node, r.batch) in alive), key=lambda r: r.batch, default=None)
 
 
-def _later(history: Sequence[RunRow], row: RunRow, noted: set[tuple[str, str]]) -> bool:
+def _later(history: Sequence[RunRow], row: RunRow, noted: set[tuple[str, str]]) -> list[RunRow]:
+    """The batches of the node after this one that count and have changed anything."""
     alive = counting(history)
     later = (r for r in history if r.node == row.node and r.batch > row.batch and _loud(r, noted))
-    return any((r.run_id, r.node, r.batch) in alive for r in later)
+    return [r for r in later if (r.run_id, r.node, r.batch) in alive]

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
-from strandline.errors import TableError
+from strandline.errors import CommitConflict, TableError
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
@@ -64,6 +64,14 @@ def open_table(table: Table) -> DeltaTable | None:
         ) from None
     except DeltaError as e:
         raise TableError(f"{table.label}: its Delta log cannot be read: {_first_line(e)}") from e
+
+
+def open_on(table: Table, base: int | None) -> DeltaTable | None:
+    """The table to commit to; an error when there is a base and the table is no longer at it."""
+    delta = open_table(table)
+    if base is not None and (delta is None or delta.version() != base):
+        raise CommitConflict(f"{table.label}: it is no longer at version {base}", hint="run again")
+    return delta
 
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:

@@ -47,6 +47,17 @@ def commits(table: Table) -> list[Commit]:
     return sorted(found, key=lambda c: c.version)
 
 
+def since(table: Table, version: int) -> list[str]:
+    """Whose commits came after a version, in words."""
+    found = [c for c in commits(table) if c.version > version]
+    return [f"version {c.version}, by {_author(c)}" for c in found]
+
+
+def _author(commit: Commit) -> str:
+    run = commit.record.get("run_id")
+    return f"run {run}" if run else f"somebody else ({commit.operation})"
+
+
 def unreadable(table: Table, version: int) -> str | None:
     """Why a version cannot be read any more: its log or its files are gone; None when all is there."""
     try:

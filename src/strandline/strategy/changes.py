@@ -108,6 +108,7 @@ class ChangeSet:
     ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # where the replaced keys lie
     hard: bool = False
     drops: bool = False
+    base: int | None = None  # the only version of the table on which it may be committed; None: on any
 
     @property
     def system(self) -> tuple[str, ...]:

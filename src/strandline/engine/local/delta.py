@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
-    delta = delta_log.open_table(table)
+    delta = delta_log.open_on(table, changes.base)
     if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.txn:
         raise Fenced(taken(token.node, token.batch, _holder(delta, token)))
     properties = CommitProperties(
         custom_metadata={"userMetadata": delta_log.commit_text(token, dict(record))},
         app_transactions=[Transaction(token.app_id, token.txn)],
-        max_commit_retries=0,  # a first commit too: deltalake would let a second one land on it
+        max_commit_retries=0,  # lands on the version opened or not at all; else a second first commit would land too
     )
     try:
         if delta is None:
