@@ -36,7 +36,8 @@ def newest(source: FileSource) -> datetime | None:
 
 def fingerprint(source: FileSource) -> str:
     """What tells these files from those of another day: their names, sizes and times."""
-    found = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in find(source)]
+    root = source.root.resolve()
+    found = [(p.relative_to(root).as_posix(), p.stat().st_size, p.stat().st_mtime_ns) for p in find(source)]
     return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
 
 
