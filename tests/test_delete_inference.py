@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -20,7 +19,7 @@ from strandline.errors import (
 )
 from strandline.testing.frames import read_table, write_parquet
 from strandline.testing.oracle import Frame
-from strandline.testing.projects import make_project
+from strandline.testing.projects import execute, make_project
 
 ORDERS = [("OrderID", "bigint"), ("CustomerID", "bigint"), ("LastModified", "date")]
 MARK = [{"column_name": "LastModified", "operation": "and", "expression": "'${last_value}'"}]
@@ -59,11 +58,7 @@ class Shop:
         write_parquet(self.folder / "landing" / f"{name}.parquet", frame)
 
     def sql(self, *statements):
-        connection = sqlite3.connect(self.folder / "erp.db")
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-        connection.close()
+        execute(self.folder / "erp.db", *statements)
 
     def run(self, select=None):
         """One run; raises what goes wrong. The result of the last node, or all by name when there are several."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from strandline.errors import ConfigError, DeleteThresholdExceeded, ReadError
 from strandline.testing.frames import read_table
-from strandline.testing.projects import make_project
+from strandline.testing.projects import execute, make_project
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -48,11 +47,7 @@ class Lake:
         return self
 
     def erp(self, *statements):
-        connection = sqlite3.connect(self.folder / "erp.db")
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-        connection.close()
+        execute(self.folder / "erp.db", *statements)
 
     def delta(self, name="src"):
         return DeltaTable(self.place(name))
