@@ -42,7 +42,7 @@ from strandline.journal import log, step, timings
 from strandline.plan.worth import feed_worth
 from strandline.ready import Entry, Ready, plan_node, prepare, readied
 from strandline.result import NodeResult, PlannedNode
-from strandline.strategy.changes import ChangeSet, Counts
+from strandline.strategy.changes import ChangeSet, Counts, Removals
 from strandline.switches import enabled
 from strandline.types import Commit, Table, TableState, Token
 
@@ -296,7 +296,7 @@ class Runner:
             delta_feed.enable(job.target)
         if commits:
             with step(name, "apply"):
-                version = self._apply(job, engine, this, ready)
+                version = self._apply(job, engine, this, state, ready)
         counts = changes.counts or self._committed(job, this)
         coverage["target"] = version if version is not None else self._version(job, engine, state, ready)
         read = ready.rows_read()
@@ -341,9 +341,12 @@ class Runner:
                 raise Fenced(taken(job.node.name, this.token.batch, landed.commit.run_id)) from None
             raise
 
-    def _apply(self, job: Job, engine: Engine, this: Batch, ready: Ready) -> int:
+    def _apply(self, job: Job, engine: Engine, this: Batch, state: TableState | None, ready: Ready) -> int:
+        changes = ready.changes
+        if state is not None and changes.base is None and changes.removals is not Removals.NOTHING:
+            changes = replace(changes, seen=state.version)
         try:
-            return self._commit(job, engine, this, job.target, ready.changes, ready.coverage)
+            return self._commit(job, engine, this, job.target, changes, ready.coverage)
         except DuplicateKeys:  # found inside a first commit, which is then not made
             raise ready.duplicates() from None
 

@@ -17,7 +17,7 @@ FEED = "feed"  # and the batch whose rows are in the table again; null: as befor
 BACK = "back"  # and the version of the table that it takes back; null: the batch had not touched it
 
 # what a table format does to a table without touching a row
-_HARMLESS = (
+HARMLESS = (
     "OPTIMIZE", "VACUUM", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "SET TABLE PROPERTIES", "ADD COLUMN",
     "CHANGE COLUMN", "UPGRADE PROTOCOL", "COMPUTE STATS", "CLUSTER BY", "ADD FEATURE", "UPDATE FIELD METADATA",
 )  # fmt: skip
@@ -125,7 +125,7 @@ def _commits(t: Taking, version: int, past: Iterable[Any], back: set[tuple[str, 
             run, node = str(record.get("run_id")), str(record["app_id"]).rpartition("/")[2]
             if (run, node) not in back and not record.get("coverage", {}).get(UNDOES):
                 found.append(Obstacle(t.node, t.table, f"run {run} committed version {commit.version} later", run))
-        elif not commit.operation.startswith(_HARMLESS):
+        elif not commit.operation.startswith(HARMLESS):
             found.append(Obstacle(t.node, t.table, f"version {commit.version} is somebody else's ({commit.operation})"))
     if not seen:
         found.append(Obstacle(t.node, t.table, f"its log no longer knows version {version}"))

@@ -12,6 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
+from strandline.control.undo import HARMLESS
 from strandline.errors import CommitConflict, TableError
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
@@ -66,12 +67,26 @@ def open_table(table: Table) -> DeltaTable | None:
         raise TableError(f"{table.label}: its Delta log cannot be read: {_first_line(e)}") from e
 
 
-def open_on(table: Table, base: int | None) -> DeltaTable | None:
-    """The table to commit to; an error when there is a base and the table is no longer at it."""
+def open_on(table: Table, base: int | None, seen: int | None) -> DeltaTable | None:
+    """The table to commit to; an error when it is not at its base, or rows were changed since it was seen."""
     delta = open_table(table)
     if base is not None and (delta is None or delta.version() != base):
         raise CommitConflict(f"{table.label}: it is no longer at version {base}", hint="run again")
+    if seen is not None and (delta is None or (other := _changed_since(delta, seen))):
+        found = "the table is gone" if delta is None else other
+        raise CommitConflict(f"{table.label}: it was looked at in version {seen}, and {found}", hint="run again")
     return delta
+
+
+def _changed_since(delta: DeltaTable, seen: int) -> str | None:
+    """Which commit after a version touched rows: what was found out by comparing with that version is void then."""
+    if delta.version() == seen:
+        return None
+    for entry in delta.history(max(1, delta.version() - seen)):
+        operation, record = str(entry.get("operation", "")), record_of(entry) or {}
+        if int(entry["version"]) > seen and not (record.get("alter") or operation.startswith(HARMLESS)):
+            return f"version {entry['version']} ({operation}) came meanwhile"
+    return None if delta.version() > seen else f"is at version {delta.version()} now"
 
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:

@@ -109,6 +109,7 @@ class ChangeSet:
     hard: bool = False
     drops: bool = False
     base: int | None = None  # the only version of the table on which it may be committed; None: on any
+    seen: int | None = None  # the version it was compared with: no rows may have changed since; None: with none
 
     @property
     def system(self) -> tuple[str, ...]:
