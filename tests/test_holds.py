@@ -259,7 +259,7 @@ def test_notes_of_a_run_that_died_before_its_record_do_not_count(tmp_path: Path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("strandline.run.Runner._record", dies)
+        patch.setattr("strandline.recording.Recorder.record", dies)
         with pytest.raises(KeyboardInterrupt):
             shop.run(select="silver")
     assert shop.project.holds() == {}

@@ -18,8 +18,8 @@ from strandline import faults
 from strandline.engine.staging import owner, staging, sweep
 from strandline.errors import CommitConflict, ReadError, SourceDown, StalePlan, StrandlineError, UsageError
 from strandline.project import StrandlineProject
+from strandline.recording import Recorder
 from strandline.retry import Checkpoint, Retry, newest
-from strandline.run import Runner
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -114,7 +114,7 @@ def test_a_source_that_was_renamed_after_a_death_is_not_at_work_for_ever(
     land(tmp_path, (1, "a"))
     if ran_before:
         loaded.run(platform=pandas_platform, check=True)
-    monkeypatch.setattr(Runner, "_fail", lambda *_: None)  # as dead as one that is killed
+    monkeypatch.setattr(Recorder, "_fail", lambda *_: None)  # as dead as one that is killed
     dies(loaded, pandas_platform, "judged@a")
     monkeypatch.undo()
     assert [r.batch_status for r in loaded.store.all_control()] == ["RUNNING"]

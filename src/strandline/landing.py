@@ -1,0 +1,166 @@
+"""Applies what was prepared, in one order: note → events → evolve → commit → read back → record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from strandline.batch import Landing
+from strandline.control.ledger import Batch
+from strandline.engine import delta_feed, delta_log
+from strandline.engine.base import Engine
+from strandline.engine.delta_past import since
+from strandline.errors import CommitConflict, DuplicateKeys, Fenced, Overtaken, StrandlineError, TableError, taken
+from strandline.faults import point
+from strandline.job import Job
+from strandline.journal import log, step
+from strandline.plan.worth import feed_worth
+from strandline.ready import Ready
+from strandline.recording import Ending, Recorder
+from strandline.result import NodeResult
+from strandline.strategy.changes import ChangeSet, Counts, Removals
+from strandline.types import Commit, Table, TableState
+
+
+@dataclass(frozen=True)
+class Lander:
+    """A batch with the table it is to land in, as it was looked at."""
+
+    records: Recorder
+    job: Job
+    engine: Engine
+    this: Batch
+    state: TableState | None
+
+    def land(self, ready: Ready, began: float) -> NodeResult:
+        """Apply what was prepared: note, evolve, commit, record."""
+        job, state, changes = self.job, self.state, ready.changes
+        coverage, version, name = dict(ready.coverage), None, job.node.name
+        point("notes.before", name)
+        batch, run_id = self.this.token.batch, self.records.run_id
+        self.records.store.log_changes([replace(n, run_id=run_id, batch=batch) for n in ready.notes])
+        point("notes.after", name)
+        if ready.events is not None:
+            now = self.engine.describe(job.target) if changes.base is not None else None
+            if changes.base is not None and (now is None or now.version != changes.base):
+                raise _overtaken(job.target, changes.base)  # before the events: once they landed, the table follows
+            self._land_events(ready.events, coverage)
+        commits = state is None or changes.counts is None or changes.counts.any
+        if state is not None and (ready.system or (ready.added and commits)):
+            with step(name, "evolve"):
+                self._unless_taken(job.target, partial(self._evolve, ready, commits=commits))
+        if commits and state is not None and not state.feed and job.followed and changes.base is None:
+            log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
+            delta_feed.enable(job.target)
+        if commits:
+            with step(name, "apply"):
+                version = self._apply(ready)
+        counts = changes.counts or self._committed()
+        coverage["target"] = version if version is not None else self._version(ready)
+        read = ready.rows_read()
+        if advice := feed_worth(job, read):
+            log.info("%s: %s", name, advice)
+        made = version is not None or ready.events is not None or ready.recovery is not None
+        end = Ending(counts, read, version, ready.versions, coverage, ready.warnings, ready.recovery, made)
+        return self.records.record(self.this, began, end)
+
+    def _version(self, ready: Ready) -> int | None:
+        """The version of a table to which nothing was committed, but which may have got a system column."""
+        now = self.engine.describe(self.job.target) if ready.system else self.state
+        return now.version if now else None
+
+    def _land_events(self, events: Landing, coverage: Mapping[str, Any]) -> None:
+        """Commit the events of a history: from here on the batch has landed, whatever happens to this runner."""
+        with step(self.job.node.name, "events"):
+            if events.state is not None and events.added:
+                self.engine.alter(events.table, events.added, {})
+            self._commit(events.table, events.changes, coverage)
+
+    def _evolve(self, ready: Ready, *, commits: bool) -> None:
+        """Add what the table still lacks: a runner that died or came second may have added some of it."""
+        name, target = self.job.node.name, self.job.target
+        point("alter.before", name)
+        now = self.engine.describe(target)
+        added = [c for c in ready.added if commits and not (now and c.name in now.schema)]
+        system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
+        if added or system:
+            self.engine.alter(target, added, system)
+        point("alter.after", name)
+
+    def _unless_taken(self, table: Table, work: Callable[[], Any]) -> Any:
+        """Do something to a table; when it fails because another runner holds the number, say that."""
+        try:
+            return work()
+        except Fenced:
+            raise
+        except StrandlineError:
+            token = self.this.token
+            landed = self.engine.describe(table, token.app_id)
+            if landed and landed.commit and landed.commit.number >= token.txn:
+                raise Fenced(taken(token.node, token.batch, landed.commit.run_id)) from None
+            raise
+
+    def _apply(self, ready: Ready) -> int:
+        changes, state = ready.changes, self.state
+        if state is not None and changes.base is None and changes.removals is not Removals.NOTHING:
+            changes = replace(changes, seen=state.version)
+        try:
+            return self._commit(self.job.target, changes, ready.coverage)
+        except DuplicateKeys:  # found inside a first commit, which is then not made
+            raise ready.duplicates() from None
+
+    def _commit(self, table: Table, changes: ChangeSet, coverage: Mapping[str, Any]) -> int:
+        """One commit under the batch's token; an error when the number turns out to be another runner's."""
+        name, token = self.job.node.name, self.this.token
+        record = {"coverage": dict(coverage), "counts": asdict(changes.counts) if changes.counts else None}
+        point("commit.before", name)
+        try:
+            self._unless_taken(table, partial(self.engine.apply, table, changes, token, record))
+        except Fenced:
+            if not delta_log.commit_of(table, token):  # else another runner has finished this batch for us
+                raise
+        except CommitConflict as e:
+            if changes.base is None:
+                raise
+            raise _overtaken(table, changes.base) from e
+        point("commit.after", name)
+        mine = delta_log.commit_of(table, token)
+        if mine is None:
+            landed = self.engine.describe(table, token.app_id)
+            holder = landed.commit.run_id if landed and landed.commit else None
+            raise Fenced(taken(name, token.batch, holder))
+        if changes.base is not None and mine.version != changes.base + 1:
+            others = [c for c in since(table, changes.base) if token.run_id not in c]
+            raise TableError(
+                f"{table.label}: version {mine.version} was made from version {changes.base}, and is not the "
+                f"next: {'; '.join(others)} came in between, and may be lost",
+                hint="compare the versions named, and write again what is missing",
+            )
+        point("readback.after", name)
+        return mine.version
+
+    def _committed(self) -> Counts:
+        """How many rows a lazily evaluated commit wrote, from its own metrics."""
+        mine = delta_log.commit_of(self.job.target, self.this.token)
+        return _counted(mine) if mine else Counts()
+
+
+def _overtaken(table: Table, base: int) -> Overtaken:
+    others = "; ".join(since(table, base)) or "the table is gone"
+    return Overtaken(
+        f"{table.label}: it is no longer at version {base} ({others}); nothing was written here",
+        hint="ask for it again: it looks at the table anew",
+    )
+
+
+def _counted(commit: Commit) -> Counts:
+    """The counts a commit carries, or those the table format measured while it wrote."""
+    carried = commit.record.get("counts")
+    return Counts(**carried) if carried else measured(commit.record.get("metrics", {}))
+
+
+def measured(metrics: Mapping[str, Any]) -> Counts:
+    """The rows that a commit wrote, in the words of either writer."""
+    return Counts(inserted=int(metrics.get("numOutputRows") or metrics.get("num_added_rows") or 0))

@@ -1,0 +1,171 @@
+"""What is written down of a batch: that it is at work, how it ended, and the state that the next one starts from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from strandline.config.resolve import redact
+from strandline.control import fence, ledger
+from strandline.control.ledger import Batch, RunRow, Store
+from strandline.control.undo import UNDOES
+from strandline.errors import Fenced, StrandlineError, internal, taken
+from strandline.faults import point
+from strandline.job import Job
+from strandline.journal import step, timings
+from strandline.result import NodeResult
+from strandline.strategy.changes import Counts
+from strandline.switches import enabled
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a batch ended: what the records will say of it."""
+
+    counts: Counts
+    rows_read: int | None
+    version: int | None
+    versions: Mapping[str, int] = field(default_factory=dict)
+    coverage: Mapping[str, Any] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    recovery: str | None = None
+    made: bool = False  # did it commit anything, be it events alone?
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Writes the records of one run."""
+
+    store: Store
+    run_id: str
+    secrets: Sequence[str] = ()  # never recorded, whatever a driver says
+
+    @contextmanager
+    def announced(self, job: Job, this: Batch, began: float, undoes: str | None = None) -> Iterator[None]:
+        """A batch at work: announced before; when it fails, whatever the fault, it does not stay RUNNING for ever."""
+        name = job.node.name
+        point("running.before", name)
+        if not self.store.put(ledger.control_rows(this, "RUNNING", now())):
+            raise Fenced(taken(name, this.token.batch, fence.holder(self.store.control(name))))
+        try:
+            point("running.after", name)
+            yield
+        except Fenced:
+            raise
+        except Exception as e:
+            self._fail(job, this, e if isinstance(e, StrandlineError) else internal(e), began, undoes)
+            raise
+
+    def record(self, this: Batch, began: float, end: Ending) -> NodeResult:
+        """Write the batch into the history and make it the newest state."""
+        result, end = _result(this, began, end), _ended(this, end)
+        done = ledger.control_rows(
+            this,
+            "SUCCESS",
+            now(),
+            rows_read=end.rows_read,
+            rows_written=end.counts.written,
+            versions=end.versions,
+            coverage=end.coverage,
+        )
+        node = this.token.node
+        with step(node, "record"):
+            point("log.before", node)
+            self.log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
+            point("log.after", node)
+            point("put.before", node)
+            self.store.put(done)
+            point("put.after", node)
+        return result
+
+    def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float, undoes: str | None) -> None:
+        result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3))
+        message = redact(error.message, self.secrets)
+        self.log(this, result, {UNDOES: undoes} if undoes else {}, message)
+        self.store.put(ledger.control_rows(this, "FAILED", now(), error=message))
+
+    def foreseen(self, this: Batch, end: Ending, told: str) -> RunRow:
+        """The row that a batch will have which landed and is not recorded; nothing is written."""
+        return self.row(this, _result(this, time.monotonic(), end), _ended(this, end).coverage, None, told)
+
+    def log(
+        self,
+        this: Batch,
+        result: NodeResult,
+        coverage: Mapping[str, Any],
+        error: str | None,
+        recovery: str | None = None,
+    ) -> None:
+        self.store.log(self.row(this, result, coverage, error, recovery))
+
+    @staticmethod
+    def row(
+        this: Batch, result: NodeResult, coverage: Mapping[str, Any], error: str | None, recovery: str | None
+    ) -> RunRow:
+        token = this.token
+        metrics = timings() if enabled("METRICS") else None
+        return RunRow(
+            run_id=token.run_id,
+            project=token.project,
+            node=token.node,
+            batch=token.batch,
+            target_table=this.target,
+            status="recovered" if recovery and not coverage else result.status,  # a remark, not an ending
+            started_at=this.started_at,
+            completed_at=now(),
+            seconds=result.seconds,
+            rows_read=result.rows_read,
+            inserted=result.inserted,
+            updated=result.updated,
+            deleted=result.deleted,
+            reopened=result.reopened,
+            held=result.held,
+            version=result.version,
+            token=f"{token.app_id}/{token.batch}",
+            coverage=json.dumps(coverage, sort_keys=True),
+            warnings=json.dumps(result.warnings),
+            error=error,
+            metrics=json.dumps(metrics) if metrics is not None else None,
+            recovery=recovery,
+            takes_back=coverage.get(UNDOES),
+        )
+
+
+def _result(this: Batch, began: float, end: Ending) -> NodeResult:
+    return NodeResult(
+        this.token.node,
+        "held" if end.counts.held else "success" if end.version is not None else "unchanged",
+        end.rows_read,
+        end.counts.inserted,
+        end.counts.updated,
+        end.counts.deleted,
+        end.counts.reopened,
+        end.counts.held,
+        version=end.version,
+        seconds=round(time.monotonic() - began, 3),
+        warnings=list(end.warnings),
+    )
+
+
+def _ended(this: Batch, end: Ending) -> Ending:
+    """An ending that says who brought it about, and which commits it knew."""
+    known = this.token.txn - (not end.made)
+    ended_by = {fence.RUN: this.token.run_id, fence.KNOWN: known, fence.MADE: end.made}
+    return replace(end, coverage={**end.coverage, **ended_by})
+
+
+def _redone(this: Batch, run_id: str) -> str | None:
+    """What is told of a batch that an earlier runner had announced and never ended."""
+    died = any(r.batch_status == "RUNNING" and r.batch_id == this.batch_id for r in this.previous.values())
+    mine = this.token.run_id == run_id
+    return f"did batch {this.token.batch} again: whoever had begun it died, or came second" if died and mine else None
+
+
+def now() -> datetime:
+    """The instant at which something is recorded."""
+    return datetime.now(UTC)
