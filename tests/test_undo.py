@@ -322,7 +322,7 @@ def test_a_table_format_that_lets_an_undo_land_late_is_told_of(shop: Shop, monke
     second = shop.run(select="log").run_id
     place = str(shop.folder / "lake" / "log")
     row = DeltaTable(place).to_pyarrow_table().slice(0, 1)
-    monkeypatch.setattr(delta_log, "open_on", lambda table, base: delta_log.open_table(table))
+    monkeypatch.setattr(delta_log, "open_on", lambda table, *_: delta_log.open_table(table))
     with faults.armed(meanwhile("commit.before", "log", lambda: write_deltalake(place, row, mode="append"))):
         result = shop.undo(second)
     assert result.exit_code == 1
