@@ -46,7 +46,7 @@ class Past:
     """What earlier runs left behind."""
 
     memory: Mapping[str, Any] = field(default_factory=dict)  # what the last finished batch covered
-    feed: Callable[[str], Feed | None] = lambda _: None  # by a node's name
+    feed: Callable[[Table], Feed | None] = lambda _: None  # how a table was last fed
     notebook: Notebook | None = None
     approved: str | None = None  # the run whose held deletes a person has approved
 

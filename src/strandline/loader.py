@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline import delivery
 from strandline.control import ledger, loads
-from strandline.control.ledger import ControlRow
+from strandline.control.ledger import BY_HAND, ControlRow
 from strandline.control.loads import LoadRow
 from strandline.engine.control_store import DeltaStore
 from strandline.engine.delta_log import describe, describe_at
@@ -113,7 +113,7 @@ class ETLControlManager:
         return _store(_frames(), self._control)
 
     def _row(self, target: str, source: str) -> ControlRow | None:
-        rows = self._store.control(_HAND + target)
+        rows = self._store.control(BY_HAND + target)
         return next((r for r in rows if r.source_table == source), None)
 
     def _put(
@@ -129,7 +129,7 @@ class ETLControlManager:
     ) -> ControlRow:
         into, label, now = _name(target), _name(source), _now()
         row = self._row(into, label)
-        token = Token("", _HAND + into, 0, "")
+        token = Token("", BY_HAND + into, 0, "")
         batch = ledger.next_batch([row] if row else [], token, into, [label], now)
         if status != "RUNNING" and row is not None and row.batch_status == "RUNNING":
             batch = replace(batch, started_at=row.batch_started_at or now)
@@ -139,9 +139,6 @@ class ETLControlManager:
         )
         self._store.put_by_hand([new])
         return new
-
-
-_HAND = "by hand: "  # the node of batches that no node of a project runs
 
 
 def load_full_snapshot(table: object) -> DataFrame:

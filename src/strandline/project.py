@@ -213,8 +213,8 @@ class StrandlineProject:
 
             def work(name: str) -> NodeResult:
                 watch.started(name)
-                job = runner.next_job(Job(self.config, self._node(name), clock))
                 with self._boundary(name, errors) as result, platform_.workspace(name) as engine:
+                    job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
                     result.append(runner.follow(job, engine, plan.entry(name, engine)))
                 return result[0]
 
@@ -229,7 +229,7 @@ class StrandlineProject:
                 self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
                 with platform_.workspace("plan") as engine:
                     for name in chosen:
-                        job = runner.next_job(Job(self.config, self._node(name), clock))
+                        job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
                         plan.entries[name].check(job, job.batch, engine.describe(job.target), engine.describe)
                 with checkpoint.at_work():
                     results = walk(self.graph, chosen, 1, work, done)
@@ -322,9 +322,9 @@ class StrandlineProject:
         """The SQL that a node will run, as one readable statement; sources are looked at, nothing is written."""
         from strandline.compiled import compile_node
 
-        job = Runner(self.store, "compile").next_job(Job(self.config, self._node(node), Clock(datetime.now(UTC))))
+        job, runner = Job(self.config, self._node(node), Clock(datetime.now(UTC))), Runner(self.store, "compile")
         with self._platform(platform) as platform_, platform_.workspace(node) as engine:
-            return compile_node(job, engine)
+            return compile_node(runner.next_job(job, engine.describe), engine)
 
     def _node(self, name: str) -> NodeConfig:
         for node in self.config.config.nodes:

@@ -12,7 +12,7 @@ from strandline import history, slices, through
 from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
-from strandline.control.ledger import ChangeRow
+from strandline.control.ledger import READS, ChangeRow
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, StalePlan, StrandlineError
 from strandline.faults import point
@@ -117,7 +117,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
 
 def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
     """What this batch covers, for the next ones to know."""
-    coverage = dict(outcome.slice.coverage)
+    coverage = {**outcome.slice.coverage, READS: sorted(i.label for i in job.inputs)}
     if job.node.write.keyed:
         coverage["at"] = job.at.isoformat()
     m, counts = outcome.measured, outcome.changes.counts

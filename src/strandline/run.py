@@ -6,7 +6,6 @@ the batch again.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from strandline.ready import Entry, Ready, plan_node, prepare, readied
 from strandline.recording import Ending, Recorder, now
 from strandline.result import NodeResult, PlannedNode
 from strandline.strategy.changes import Counts
-from strandline.types import Commit, TableState, Token
+from strandline.types import Commit, Table, TableState, Token
 
 Describe = Callable[..., TableState | None]  # `Engine.describe`, of an engine or of the table format alone
 
@@ -63,7 +62,7 @@ class Runner:
         if recovered and recovered.version is not None and job.node.write.mode == "append":
             return recovered  # its rows are there: reading the source again would double them
         this = self.after(job, records, self.landed(job, engine.describe, state))
-        job = self.remembering(job, this)
+        job = self.remembering(job, this, state)
         if self._nothing_new(job, engine, this, state):
             held = Counts(held=int(this.coverage().get("held", 0)))
             return self.recorder.record(this, began, Ending(held, 0, None, coverage=this.coverage()))
@@ -96,7 +95,7 @@ class Runner:
     def _look(
         self, job: Job, describe: Describe
     ) -> tuple[list[ControlRow], TableState | None, Landed | None, fence.Found | None]:
-        records = self.store.control(job.node.name)
+        records = self._records(job)
         state = describe(job.target, self.token(job).app_id)
         ended = self.store.ended(self.token(job).app_id, job.node.name, ledger.finished(records))
         landed = self.landed(job, describe, state)
@@ -151,7 +150,7 @@ class Runner:
         began, recovered = time.monotonic(), None
         if job.events is None:  # those that nobody has folded are planned with the others
             _, _, recovered = self.settle(job, engine.describe, began)
-        job, state = self.next_job(job), engine.describe(job.target)
+        job, state = self.next_job(job, engine.describe), engine.describe(job.target)
         first = [f"a run first finishes the record of batch {job.batch - 1}, whose runner died"] if recovered else []
         if recovered and recovered.version is not None and job.node.write.mode == "append":
             return PlannedNode(job.node.name, "unchanged", seconds=recovered.seconds, warnings=first), None
@@ -169,12 +168,14 @@ class Runner:
         with self.recorder.announced(job, this, began):
             return self.lander(job, engine, this, state).land(ready, began)
 
-    def next_job(self, job: Job) -> Job:
+    def next_job(self, job: Job, describe: Describe) -> Job:
         """The job of a node's next batch, with what earlier runs left."""
-        return self.remembering(job, self._next(job))
+        return self.remembering(job, self.after(job, self._records(job), None), describe(job.target))
 
-    def _next(self, job: Job) -> Batch:
-        return self.after(job, self.store.control(job.node.name), None)
+    def _records(self, job: Job) -> list[ControlRow]:
+        """What is known of a node, and of its table from when a node of another name wrote it."""
+        name = job.node.name
+        return [*self.store.control(name), *(r for r in self.store.writers(job.target.label) if r.node != name)]
 
     def after(self, job: Job, records: Sequence[ControlRow], landed: Landed | None) -> Batch:
         """The batch that follows on these records, to be committed to the table that this landed in."""
@@ -208,20 +209,19 @@ class Runner:
         note = f"{len(holds)} held deletes are rejected"
         return self.recorder.record(this, began, Ending(Counts(held=coverage["held"]), 0, None, {}, coverage, (note,)))
 
-    def remembering(self, job: Job, this: Batch) -> Job:
-        """The job with what earlier runs left."""
-        memory = this.memory()
+    def remembering(self, job: Job, this: Batch, state: TableState | None) -> Job:
+        """The job with what earlier runs left; of a table that is gone there is nothing to go on from."""
+        memory = this.memory() if state is not None else {}
         notebook = self.store.notebook() if memory.get("notes") else None
         past = replace(job.past, memory=memory, feed=self._feed, notebook=notebook)
         return replace(job, batch=this.token.batch, past=past)
 
-    def _feed(self, node: str) -> Feed | None:
-        """How a node last fed its table."""
-        rows = self.store.control(node)
+    def _feed(self, target: Table) -> Feed | None:
+        """How a table was last fed by a node."""
+        rows = self.store.writers(target.label)
         if not rows:
             return None
-        covered = max(rows, key=lambda r: r.updated_at).coverage
-        coverage = json.loads(covered) if covered else {}
+        coverage = ledger.covered(rows)
         batch = coverage.get(FEED, ledger.finished(rows))  # after an undo: the batch whose rows are there again
         return Feed(batch, coverage) if batch is not None else None
 
@@ -275,7 +275,7 @@ class Runner:
             raise self._not_shown(job, commit)
         token = replace(self.token(job), batch=commit.batch, number=commit.number, run_id=commit.run_id)
         this = replace(self.after(job, records, None), token=token)
-        job, coverage = self.remembering(job, this), dict(commit.record.get("coverage", {}))
+        job, coverage = self.remembering(job, this, landed.state), dict(commit.record.get("coverage", {}))
         if coverage.get(UNDOES) and landed.state is not None:
             ready = taken_back(job, engine, landed.state, coverage)
         else:

@@ -156,7 +156,7 @@ def feed_of(job: Job, input_: Input) -> Feed | None:
     if lake.location in job.planned:
         return job.planned[lake.location].feed
     writer = job.writer(lake)
-    return job.past.feed(writer.name) if writer else None
+    return job.past.feed(lake) if writer else None
 
 
 def _lake(job: Job, engine: Engine, input_: Input) -> _Read:

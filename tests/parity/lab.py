@@ -54,6 +54,9 @@ class MemoryStore:
     def control(self, node: str) -> list[ControlRow]:
         return [r for r in self.rows.values() if r.node == node]
 
+    def writers(self, target: str) -> list[ControlRow]:
+        return [r for r in self.rows.values() if r.target_table == target]
+
     def put(self, rows: Sequence[ControlRow]) -> bool:
         self.rows.update({(r.target_table, r.source_table): r for r in rows})
         return True

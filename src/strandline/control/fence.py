@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strandline.control.ledger import ControlRow, RunRow, finished, number
+from strandline.control.ledger import ControlRow, RunRow, covered, finished, newest, number
 from strandline.types import Commit
 
 RUN = "run"  # in a batch's coverage: the run that brought it to its end
@@ -48,20 +48,13 @@ def found(rows: Sequence[ControlRow], commit: Commit | None, ended: RunRow | Non
 
 def known(rows: Sequence[ControlRow]) -> int:
     """The number of the newest commit that the records know; once, it was the batch's own."""
-    return int(_coverage(rows).get(KNOWN, finished(rows)))
+    return int(covered(rows).get(KNOWN, finished(rows)))
 
 
 def holder(rows: Sequence[ControlRow]) -> str | None:
     """The run that brought the newest finished batch to its end."""
-    run: str | None = _coverage(rows).get(RUN)
+    run: str | None = covered(rows).get(RUN)
     return run
-
-
-def _coverage(rows: Sequence[ControlRow]) -> dict[str, Any]:
-    """What the newest of a node's rows covered."""
-    newest = max(rows, key=lambda r: (number(r), r.updated_at), default=None)
-    found: dict[str, Any] = json.loads(newest.coverage or "{}") if newest else {}
-    return found
 
 
 def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[ControlRow]:
@@ -69,15 +62,15 @@ def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[
 
     A record only goes forward. It says what the newest commit covered, or a quiet ending that knew of that commit.
     """
-    newest, batch = finished(there), max(map(number, rows))
+    last, batch = finished(there), max(map(number, rows))
     if rows[0].batch_status != "SUCCESS" or not there:
-        return rows if batch > newest else ()
-    mine = _coverage(rows)
-    later = int(mine[KNOWN]) > known(there) if mine.get(MADE) else int(mine[KNOWN]) == known(there) and batch > newest
+        return rows if batch > last else ()
+    mine = covered(rows)
+    later = int(mine[KNOWN]) > known(there) if mine.get(MADE) else int(mine[KNOWN]) == known(there) and batch > last
     if later:
-        return rows if batch >= newest else [_renumbered(r, newest) for r in rows]
-    old = max(there, key=lambda r: (number(r), r.updated_at))
-    return [_still_covering(r, old) for r in rows] if batch > newest else ()
+        return rows if batch >= last else [_renumbered(r, last) for r in rows]
+    old = newest(r for r in there if r.target_table == rows[0].target_table) or newest(there)
+    return [_still_covering(r, old) for r in rows] if batch > last else ()
 
 
 def replaced(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> list[ControlRow]:
@@ -103,7 +96,9 @@ def _as_before(row: ControlRow) -> ControlRow:
     return replace(before, batch_completed_at=row.updated_at)
 
 
-def _still_covering(row: ControlRow, old: ControlRow) -> ControlRow:
+def _still_covering(row: ControlRow, old: ControlRow | None) -> ControlRow:
+    if old is None:
+        return row
     mark, type_ = old.watermark_value, old.watermark_type
     return replace(row, coverage=old.coverage, watermark_value=mark, watermark_type=type_)
 

@@ -18,6 +18,10 @@ class Foreseen:
     def control(self, node: str) -> list[ControlRow]:
         return self._rows[node] if node in self._rows else self._store.control(node)
 
+    def writers(self, target: str) -> list[ControlRow]:
+        known = [r for r in self._store.writers(target) if r.node not in self._rows]
+        return [*known, *(r for rows in self._rows.values() for r in rows if r.target_table == target)]
+
     def put(self, rows: Sequence[ControlRow]) -> bool:
         node = rows[0].node
         before = self.control(node)

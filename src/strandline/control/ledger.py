@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from strandline.types import Table, Token
 
+BY_HAND = "by hand: "
+"""How the nodes of batches begin that no node of a project runs."""
+
+READS = "reads"  # in a batch's coverage: the sources that it read
 RECORDED = ("success", "held", "unchanged")
 """The endings of a batch that count: what it noted of single rows is true."""
 
@@ -113,6 +117,9 @@ class Store(Protocol):
     def control(self, node: str) -> list[ControlRow]:
         """The newest state of a node."""
 
+    def writers(self, target: str) -> list[ControlRow]:
+        """The newest state of whatever nodes have written a table."""
+
     def put(self, rows: Sequence[ControlRow]) -> bool:
         """Replace the state of these targets and sources, unless the records have gone further: then False."""
 
@@ -143,32 +150,50 @@ class Batch:
     target: str
     sources: tuple[str, ...]
     started_at: datetime
-    previous: Mapping[str, ControlRow] = field(default_factory=dict)
+    previous: Mapping[str, ControlRow] = field(default_factory=dict)  # by source, of this target
     loads: Mapping[str, str] = field(default_factory=dict)  # the load_id under which a source is followed
 
     @property
     def batch_id(self) -> str:
         return f"{self.token.node}/{self.token.batch}"
 
-    @property
-    def _row(self) -> ControlRow | None:
-        return self.previous.get(self.sources[0]) if self.sources else None
-
     def coverage(self) -> dict[str, Any]:
         """What the last batch covered, if it finished."""
-        return self.memory() if self._row is not None and self._row.batch_status == "SUCCESS" else {}
+        return {} if unfinished(list(self.previous.values())) else self.memory()
 
     def memory(self) -> dict[str, Any]:
-        """What the last finished batch covered, whatever was tried since."""
-        row = self._row
-        return dict(json.loads(row.coverage)) if row and row.coverage else {}
+        """What the last finished batch of this target covered, whatever was tried since.
+
+        How far it had read holds for the sources that it had read, not for others that are read now.
+        """
+        memory = covered(list(self.previous.values()))
+        if set(memory.get(READS, self.previous)) >= set(self.sources):
+            return memory
+        return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot")}
 
 
 def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:
     """The batch after the newest finished one; a batch that was started and never finished keeps its number."""
-    return Batch(
-        replace(token, batch=finished(rows) + 1), target, tuple(sources), now, {r.source_table: r for r in rows}
-    )
+    mine = sorted((r for r in rows if r.target_table == target), key=_age)
+    previous = {r.source_table: r for r in mine}
+    return Batch(replace(token, batch=finished(rows) + 1), target, tuple(sources), now, previous)
+
+
+def covered(rows: Sequence[ControlRow]) -> dict[str, Any]:
+    """What the newest finished batch of these covered."""
+    row = newest(rows)
+    found: dict[str, Any] = json.loads(row.coverage or "{}") if row else {}
+    return found
+
+
+def newest(rows: Iterable[ControlRow]) -> ControlRow | None:
+    """The row that tells of the newest finished batch; one that was only announced for a new source tells nothing."""
+    return max((r for r in rows if r.coverage is not None), key=_age, default=None)
+
+
+def _age(row: ControlRow) -> tuple[int, datetime]:
+    """Rows by the last batch that they know to be finished."""
+    return number(row) - (row.batch_status != "SUCCESS"), row.updated_at
 
 
 def finished(rows: Sequence[ControlRow]) -> int:

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.control import fence
-from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow
+from strandline.control.ledger import BY_HAND, ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
 from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict, Fenced, taken
@@ -40,6 +40,9 @@ class DeltaStore:
 
     def control(self, node: str) -> list[ControlRow]:
         return [r for r in self.all_control() if r.node == node]
+
+    def writers(self, target: str) -> list[ControlRow]:
+        return [r for r in self.all_control() if r.target_table == target and not r.node.startswith(BY_HAND)]
 
     def all_control(self) -> list[ControlRow]:
         return [ControlRow(**r) for r in self._read("etl_control")]
