@@ -31,6 +31,11 @@ class Feed:
     def whole(self) -> bool:
         return self.coverage.get("kind") == "full"
 
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """The columns of the table that the source no longer had: its rows hold NULL there, and nobody said so."""
+        return tuple(self.coverage.get("lacks", ()))
+
 
 @dataclass(frozen=True)
 class Planned:

@@ -118,6 +118,8 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
 def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
     """What this batch covers, for the next ones to know."""
     coverage = {**outcome.slice.coverage, READS: sorted(i.label for i in job.inputs)}
+    if lacks := [c.name for c in outcome.made.fit.kept]:
+        coverage["lacks"] = lacks
     if job.node.write.keyed:
         coverage["at"] = job.at.isoformat()
     m, counts = outcome.measured, outcome.changes.counts
@@ -175,4 +177,4 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
     )
     rows = engine.query(after(changes, batches.target_rows(job, engine, state)))
     ready = readied(job, engine, replace(outcome, changes=changes))
-    return result, Planned(rows, changes.roles, Feed(job.batch, outcome.slice.coverage)), ready
+    return result, Planned(rows, changes.roles, Feed(job.batch, ready.coverage)), ready

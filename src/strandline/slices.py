@@ -165,18 +165,25 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     feed, planned = feed_of(job, input_), job.planned.get(lake.location)
     if planned is not None:
         where = kept(job, input_, planned.roles, feed)
-        shown = rows_of(planned.rows, planned.rows.schema.without(*hidden(job.node, planned.roles.values())))
+        unseen = (*hidden(job.node, planned.roles.values()), *_unknown(job, feed))
+        shown = rows_of(planned.rows, planned.rows.schema.without(*unseen))
         rows = engine.query(shown.where(where) if where is not None else shown)
         found = _Read(Scan(rows, lambda: count(engine, rows)), None, feed)
     else:
         source, state = source_of(job.project, job.node, input_, engine.describe)
         assert isinstance(source, LakeSource) and state is not None  # noqa: PT018
-        source = replace(source, where=kept(job, input_, state.roles, feed))
+        where, unseen = kept(job, input_, state.roles, feed), (*source.hidden, *_unknown(job, feed))
+        source = replace(source, where=where, hidden=unseen)
         found = _Read(engine.scan(source), state, feed)
     found = replace(found, whole=feed is None or feed.whole)
     if feed is not None and _compares_snapshots(job):
         found = replace(found, snapshot=feed.batch)
     return _limited(job, engine, input_, found) if input_.read.limited else found
+
+
+def _unknown(job: Job, feed: Feed | None) -> tuple[str, ...]:
+    """The columns of which a snapshot says nothing: what is known of them stays, as if it were read from the source."""
+    return feed.lacks if feed is not None and _compares_snapshots(job) else ()
 
 
 def _compares_snapshots(job: Job) -> bool:
