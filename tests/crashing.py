@@ -12,14 +12,18 @@ import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 START = datetime(2024, 5, 1, tzinfo=UTC)
@@ -60,17 +64,16 @@ class Runs:
         self.process.wait(timeout=60)
         self.process.stdout.close()
 
-    def ask(self, **order: Any) -> list[Ended]:
-        """Carry out orders of one child: `steps` one after the other, in one process."""
+    def ask(self, *orders: dict[str, Any]) -> list[Ended]:
+        """Carry out orders, each in a process of its own, all at once."""
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.write(json.dumps(orders) + "\n")
         self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        return [Ended(answer["signal"], r) for r in (answer["results"] or [None])]
+        return [Ended(**answer) for answer in json.loads(self.process.stdout.readline())]
 
     def run(self, folder: Path, clock: int, fault: str | None = None, **how: Any) -> Ended:
-        return self.ask(steps=[{"folder": str(folder), "clock": clock, "fault": fault, **how}])[-1]
+        return self.ask({"folder": str(folder), "clock": clock, "fault": fault, **how})[0]
 
     def ran(self, folder: Path, rows: str, clock: int, status: str) -> Ended:
         """A run of a file that has landed, which ends in every node like this."""
@@ -86,7 +89,7 @@ def at(clock: int) -> datetime:
     return START + timedelta(hours=clock)
 
 
-def step(folder: str, clock: int, fault: str | None = None, do: str = "run", **how: Any) -> Any:
+def step(folder: str, clock: int = 0, fault: str | None = None, do: str = "run", **how: Any) -> Any:
     from contextlib import nullcontext
 
     from strandline import faults
@@ -94,6 +97,10 @@ def step(folder: str, clock: int, fault: str | None = None, do: str = "run", **h
     from strandline.retry import Retry
     from strandline.types import Clock
 
+    if machine := how.pop("machine", None):  # nothing else of this process is of another one
+        socket.gethostname = lambda: str(machine)
+    if do == "command":
+        return _command(folder)
     project = load(folder)
     if alarm := how.pop("alarm", None):  # what nobody has asked for ends a process, wherever it is
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -105,11 +112,59 @@ def step(folder: str, clock: int, fault: str | None = None, do: str = "run", **h
     return result.as_dict() if result else {"status": "success", "nodes": []}  # nothing was left to retry
 
 
+def _command(folder: str) -> Any:
+    """`strandline run` as the command line has it: what it said, and its exit code."""
+    from strandline.cli.main import main
+
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 1)
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "--json", "--quiet", "--project-dir", folder])
+        sys.stdout.flush()
+        said.seek(0)
+        return {**json.loads(said.read()), "exit_code": ended.value.code}
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A process that carries out an order, and tells how it ended."""
+
+    pid: int
+    told: int
+
+    def ended(self) -> dict[str, Any]:
+        with os.fdopen(self.told) as told:
+            text = told.read()
+        _, status = os.waitpid(self.pid, 0)
+        killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        return {"result": None, "imported": [], **(json.loads(text) if text else {}), "signal": killed}
+
+
+def _started(order: dict[str, Any], gate: int, opens: int) -> _Child:
+    """Fork; the child waits until nobody holds the other end of the gate any more."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid != 0:
+        os.close(writer)
+        return _Child(pid, reader)
+    os.close(opens)
+    os.read(gate, 1)
+    before = set(sys.modules)
+    try:
+        result = step(**order)
+    except BaseException as e:  # noqa: BLE001 – told to the test, which asserts
+        result = {"raised": f"{type(e).__name__}: {e}", "nodes": []}
+    with os.fdopen(writer, "w") as out:
+        json.dump({"result": result, "imported": sorted(set(sys.modules) - before)}, out, default=str)
+    os._exit(0)
+
+
 def _serve() -> None:
     # everything is imported here, once
     import deltalake  # noqa: F401
     import duckdb  # noqa: F401
 
+    import strandline.cli.main
     import strandline.detection
     import strandline.engine.control_store
     import strandline.engine.local.workspace
@@ -118,30 +173,16 @@ def _serve() -> None:
     import strandline.undo  # noqa: F401
 
     for line in sys.stdin:
-        order = json.loads(line)
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            try:
-                before = set(sys.modules)
-                results = [step(**asked) for asked in order["steps"]]
-                with os.fdopen(writer, "w") as out:
-                    json.dump({"results": results, "imported": sorted(set(sys.modules) - before)}, out, default=str)
-            except BaseException as e:  # noqa: BLE001 – told to the test, which asserts
-                with os.fdopen(writer, "w") as out:
-                    json.dump({"results": [{"raised": f"{type(e).__name__}: {e}", "nodes": []}], "imported": []}, out)
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader) as told:
-            text = told.read()
-        _, status = os.waitpid(child, 0)
-        killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        answer = json.loads(text) if text else {"results": None, "imported": []}
-        for module in answer["imported"]:  # what a run imports on its way, the next child has from the start
+        gate, opens = os.pipe()
+        children = [_started(order, gate, opens) for order in json.loads(line)]
+        os.close(opens)
+        os.close(gate)
+        answers = [child.ended() for child in children]
+        # what a run imports on its way, the next child has from the start
+        for module in {m for a in answers for m in a.pop("imported")}:
             with suppress(ImportError):
                 importlib.import_module(module)
-        sys.stdout.write(json.dumps({"signal": killed, "results": answer["results"]}) + "\n")
+        sys.stdout.write(json.dumps(answers) + "\n")
         sys.stdout.flush()
 
 

@@ -175,8 +175,9 @@ def test_killed_at_random_times(
         folder = tmp_path / f"p{rounds}"
         case.copy(folder)
         case.lands(folder, TWO)
-        while (ended := runs.run(folder, 2, alarm=dice.uniform(0.01, 1.0))).killed:
-            deaths += 1
+        longest = 1.0  # seconds; a little more after each death, since a busy machine may need them to get through
+        while (ended := runs.run(folder, 2, alarm=dice.uniform(0.01, longest))).killed:
+            deaths, longest = deaths + 1, longest * 1.1
             if case.mode == "full append" and recorded(folder):  # died after its batch: another run is another batch
                 break
         assert ended.killed or ended.statuses()[0] in ("success", "unchanged"), ended
