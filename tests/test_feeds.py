@@ -732,6 +732,106 @@ def test_another_sql_computes_everything_again(quick):
     assert "other ones than before" in result.warnings[0]
 
 
+# --- rows that know their order ----------------------------------------------------------------------------
+
+
+def sequenced(*triples):
+    names = ("id", "v", "seq")
+    schema = pa.schema([*SCHEMA, ("seq", pa.int64())])
+    return pa.Table.from_pylist([dict(zip(names, t, strict=True)) for t in triples], schema=schema)
+
+
+BY_SEQUENCE = {"sequence_by": "seq"}
+THREE = ("id", "v", "seq")
+
+
+def test_what_the_source_no_longer_has_is_deleted_whatever_its_sequence(lake):
+    """Only a row can be older than another: that a key is gone is so at the version that was read."""
+    lake.write("src", sequenced((1, "a", 1), (2, "b", 2), (3, "c", None))).declare(node(write=BY_SEQUENCE))
+    lake.run()
+    lake.delta().delete("id <> 2")
+    lake.write("src", sequenced((2, "old", 1)), mode="overwrite")
+    assert numbers(lake.run()) == (0, 0, 2, 0, 0)
+    assert lake.living("t", *THREE) == [(2, "b", 2)]
+    kept = {r["id"]: tuple(r[n] for n in THREE[1:]) for r in read_table(lake.place("t")).rows}
+    assert kept == {1: ("a", 1), 2: ("b", 2), 3: ("c", None)}  # what they were stays to be seen
+    lake.write("src", sequenced((1, "older", 0), (3, "c", None)), mode="append")
+    assert numbers(lake.run()) == (0, 0, 0, 1, 0)  # equal, and there: it is back; older: it is not
+    assert lake.living("t", *THREE) == [(2, "b", 2), (3, "c", None)]
+
+
+def test_rows_that_announce_their_delete_obey_their_sequence(quick):
+    """Beside deletes of the feed, which do not."""
+    quick.write("src", sequenced((1, "a", 5), (2, "b", 5), (3, "c", 5), (4, "D", 5)))
+    quick.declare(node(write={**BY_SEQUENCE, "delete_when": "v = 'D'"}))
+    quick.run()
+    quick.write("src", sequenced((1, "D", 4), (2, "D", 6)), mode="overwrite")
+    assert numbers(quick.run())[:3] == (0, 0, 2)
+    assert quick.living("t", *THREE) == [(1, "a", 5)]
+    found = {r["id"]: r["seq"] for r in read_table(quick.place("t")).rows}
+    assert found == {1: 5, 2: 6, 3: 5, 4: 5}
+    quick.write("src", sequenced((1, "D", 4), (2, "b", 5), (5, "e", 1)), mode="overwrite")
+    assert numbers(quick.run()) == (1, 0, 0, 0, 0)
+
+
+def test_a_key_that_the_table_never_had_leaves_no_trace_when_it_goes(quick):
+    quick.write("src", sequenced((1, "a", 1), (2, "b", 1)))
+    quick.write("src", sequenced((3, "c", 1)), mode="append")
+    quick.declare(node(feed={"from_version": 1}, write=BY_SEQUENCE)).run()
+    quick.delta().delete("id = 1")
+    assert quick.run().status == "unchanged"
+    assert [r["id"] for r in read_table(quick.place("t")).rows] == [3]
+
+
+def test_held_deletes_of_rows_that_know_their_order_stay_held(quick):
+    quick.write("src", sequenced((1, "a", 1), (2, "b", 2))).declare(node(write=BY_SEQUENCE))
+    quick.run()
+    quick.delta().delete()
+    assert quick.run().held == 2
+    assert quick.run().held == 2
+    quick.write("src", sequenced((2, "b", 2)), mode="append")
+    assert quick.run().held == 1
+    (run_id,) = {h.run_id for h in quick.project.holds()["n"]}
+    done = quick.project.approve(run_id, platform=quick.platform, check=True).nodes[0]
+    assert numbers(done) == (0, 0, 1, 0, 0)
+    assert quick.living("t", *THREE) == [(2, "b", 2)]
+
+
+def test_a_join_of_feeds_by_sequence_loses_what_its_query_no_longer_gives(quick):
+    sql = "SELECT o.id, o.v, c.seq FROM o JOIN c ON o.v = c.v"
+    sources = [{"connection": "lake", "table": t, "alias": t, "cdc_strategy": "cdf"} for t in ("o", "c")]
+    write = {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"], **BY_SEQUENCE}
+    quick.write("o", rows((1, "a"), (2, "b"), (3, "c"), (4, "c"))).write(
+        "c", sequenced((1, "a", 7), (2, "b", 8), (3, "c", 9))
+    )
+    quick.declare({"name": "n", "sources": sources, "transformation_sql": sql, "write": write})
+    quick.run()
+    quick.delta("o").delete("id IN (1, 4)")
+    quick.delta("c").delete("v = 'b'")
+    assert numbers(quick.run())[:3] == (0, 0, 3)
+    assert quick.living("t", *THREE) == [(3, "c", 9)]
+    assert quick.coverage()["followed"] == "keys"
+
+
+@pytest.mark.parametrize("delete_when", [None, "v = 'D'"])
+def test_a_history_with_a_sequence_ends_what_the_source_no_longer_has(quick, delete_when):
+    schema = pa.schema([*SCHEMA, ("seq", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+
+    def dated(*triples):
+        values = ({"id": i, "v": v, "seq": s, "at": datetime(2024, 6, s, tzinfo=UTC)} for i, v, s in triples)
+        return pa.Table.from_pylist(list(values), schema=schema)
+
+    more = {"delete_when": delete_when} if delete_when else {}
+    quick.write("src", dated((1, "a", 3), (2, "b", 3), (3, "c", 3))).declare(
+        node(write={"mode": "scd2", "effective_at": "at", **BY_SEQUENCE, **more})
+    )
+    quick.run()
+    quick.write("src", dated((2, "B", 2), (3, "D", 4)), mode="overwrite")
+    quick.run()
+    assert quick.living() == [(2, "b"), *([] if delete_when else [(3, "D")])]
+    assert quick.run().status == "unchanged"
+
+
 # --- several sources ---------------------------------------------------------------------------------------
 
 
