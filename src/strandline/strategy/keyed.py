@@ -240,7 +240,9 @@ def _measured(q: Question) -> list[exp.Alias]:
     a = q.absence
     if a is None or q.target is None:
         return [named(exp.false(), name) for name in (ALIVE, NULL_KEY, CAME)]
-    nameless = all_of([_alive(q), _within(a.scope), negate(_whole_key(q))])
+    nameless = all_of([_alive(q), _within(a.scope), negate(_whole_key(q)), negate(_told(q))])
+    if a.announced:  # what says itself that it is gone needs no whole key
+        nameless = exp.false()
     came = all_of([is_true(col(IN)), _whole_key(q)])
     return [named(all_of([_alive(q), _within(a.among)]), ALIVE), named(nameless, NULL_KEY), named(came, CAME)]
 
