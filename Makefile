@@ -33,7 +33,7 @@ soak: $(READY)  ## Live through thousands of generated pasts, die at every point
 	@STRANDLINE_EXAMPLES=84 $(BIN)/python -m pytest tests/parity/test_events.py tests/parity/test_sequence.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=100 $(JAVA) $(BIN)/python -m pytest tests/parity/test_events.py -m spark $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_feeds.py -m spark $(ARGS)
-	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_protocol.py tests/test_fencing.py $(ARGS)
+	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest -rP tests/test_protocol.py tests/test_fencing.py tests/test_fault_commands.py $(ARGS)
 	@STRANDLINE_EXAMPLES=24 STRANDLINE_SOAK_MINUTES=30 $(BIN)/python -m pytest -rP tests/test_fault_points.py $(ARGS)
 	@STRANDLINE_EXAMPLES=24 $(JAVA) $(BIN)/python -m pytest tests/test_fault_points_spark.py $(ARGS)
 

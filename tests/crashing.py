@@ -12,8 +12,10 @@ import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,8 +23,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 START = datetime(2024, 5, 1, tzinfo=UTC)
+EVENTS = "__events"  # how the table of a history's events is called after it
 
 
 @dataclass(frozen=True)
@@ -59,17 +64,24 @@ class Runs:
         self.process.wait(timeout=60)
         self.process.stdout.close()
 
-    def ask(self, **order: Any) -> list[Ended]:
-        """Carry out orders of one child: `steps` one after the other, in one process."""
+    def ask(self, *orders: dict[str, Any]) -> list[Ended]:
+        """Carry out orders, each in a process of its own, all at once."""
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.write(json.dumps(orders) + "\n")
         self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        return [Ended(answer["signal"], r) for r in (answer["results"] or [None])]
+        return [Ended(**answer) for answer in json.loads(self.process.stdout.readline())]
 
     def run(self, folder: Path, clock: int, fault: str | None = None, **how: Any) -> Ended:
-        return self.ask(steps=[{"folder": str(folder), "clock": clock, "fault": fault, **how}])[-1]
+        return self.ask({"folder": str(folder), "clock": clock, "fault": fault, **how})[0]
+
+    def ran(self, folder: Path, rows: str, clock: int, status: str) -> Ended:
+        """A run of a file that has landed, which ends in every node like this."""
+        (folder / "landing").mkdir(exist_ok=True)
+        (folder / "landing" / "rows.csv").write_text(rows)
+        ended = self.run(folder, clock)
+        assert set(ended.statuses()) == {status}, ended
+        return ended
 
 
 def at(clock: int) -> datetime:
@@ -77,7 +89,7 @@ def at(clock: int) -> datetime:
     return START + timedelta(hours=clock)
 
 
-def _step(folder: str, clock: int, fault: str | None = None, do: str = "run", **how: Any) -> Any:
+def step(folder: str, clock: int = 0, fault: str | None = None, do: str = "run", **how: Any) -> Any:
     from contextlib import nullcontext
 
     from strandline import faults
@@ -85,16 +97,66 @@ def _step(folder: str, clock: int, fault: str | None = None, do: str = "run", **
     from strandline.retry import Retry
     from strandline.types import Clock
 
+    if machine := how.pop("machine", None):  # nothing else of this process is of another one
+        socket.gethostname = lambda: str(machine)
+    if do == "command":
+        return _command(folder)
     project = load(folder)
     if alarm := how.pop("alarm", None):  # what nobody has asked for ends a process, wherever it is
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, alarm)
+    if do in ("run", "approve", "retry"):  # the others have their own instant, and no choice
+        how |= {"threads": 1, "clock": Clock(at(clock)), "retry": Retry(attempts=1)}
     with faults.armed(fault) if fault else nullcontext():
-        if do == "run":
-            result = project.run(threads=1, clock=Clock(at(clock)), retry=Retry(attempts=1), **how)
-        else:
-            result = getattr(project, do)(**how)
-    return result.as_dict()
+        result = getattr(project, do)(**how)
+    return result.as_dict() if result else {"status": "success", "nodes": []}  # nothing was left to retry
+
+
+def _command(folder: str) -> Any:
+    """`strandline run` as the command line has it: what it said, and its exit code."""
+    from strandline.cli.main import main
+
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 1)
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "--json", "--quiet", "--project-dir", folder])
+        sys.stdout.flush()
+        said.seek(0)
+        return {**json.loads(said.read()), "exit_code": ended.value.code}
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A process that carries out an order, and tells how it ended."""
+
+    pid: int
+    told: int
+
+    def ended(self) -> dict[str, Any]:
+        with os.fdopen(self.told) as told:
+            text = told.read()
+        _, status = os.waitpid(self.pid, 0)
+        killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        return {"result": None, "imported": [], **(json.loads(text) if text else {}), "signal": killed}
+
+
+def _started(order: dict[str, Any], gate: int, opens: int) -> _Child:
+    """Fork; the child waits until nobody holds the other end of the gate any more."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid != 0:
+        os.close(writer)
+        return _Child(pid, reader)
+    os.close(opens)
+    os.read(gate, 1)
+    before = set(sys.modules)
+    try:
+        result = step(**order)
+    except BaseException as e:  # noqa: BLE001 – told to the test, which asserts
+        result = {"raised": f"{type(e).__name__}: {e}", "nodes": []}
+    with os.fdopen(writer, "w") as out:
+        json.dump({"result": result, "imported": sorted(set(sys.modules) - before)}, out, default=str)
+    os._exit(0)
 
 
 def _serve() -> None:
@@ -102,37 +164,25 @@ def _serve() -> None:
     import deltalake  # noqa: F401
     import duckdb  # noqa: F401
 
+    import strandline.cli.main
     import strandline.detection
     import strandline.engine.control_store
     import strandline.engine.local.workspace
+    import strandline.planfile
     import strandline.project
     import strandline.undo  # noqa: F401
 
     for line in sys.stdin:
-        order = json.loads(line)
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            try:
-                before = set(sys.modules)
-                results = [_step(**step) for step in order["steps"]]
-                with os.fdopen(writer, "w") as out:
-                    json.dump({"results": results, "imported": sorted(set(sys.modules) - before)}, out, default=str)
-            except BaseException as e:  # noqa: BLE001 – told to the test, which asserts
-                with os.fdopen(writer, "w") as out:
-                    json.dump({"results": [{"raised": f"{type(e).__name__}: {e}", "nodes": []}], "imported": []}, out)
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader) as told:
-            text = told.read()
-        _, status = os.waitpid(child, 0)
-        killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        answer = json.loads(text) if text else {"results": None, "imported": []}
-        for module in answer["imported"]:  # what a run imports on its way, the next child has from the start
+        gate, opens = os.pipe()
+        children = [_started(order, gate, opens) for order in json.loads(line)]
+        os.close(opens)
+        os.close(gate)
+        answers = [child.ended() for child in children]
+        # what a run imports on its way, the next child has from the start
+        for module in {m for a in answers for m in a.pop("imported")}:
             with suppress(ImportError):
                 importlib.import_module(module)
-        sys.stdout.write(json.dumps({"signal": killed, "results": answer["results"]}) + "\n")
+        sys.stdout.write(json.dumps(answers) + "\n")
         sys.stdout.flush()
 
 
@@ -149,7 +199,10 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in tables:
         frame = read_table(folder / "lake" / name)
-        rows = Counter(tuple(spelled(r[n]) for n in frame.names) for r in frame.rows)
+        # a quiet batch may come in between: which rows came together counts, not under which number
+        batches = sorted({r["_batch_id"] for r in frame.rows}) if "_batch_id" in frame.names else []
+        numbered = [r | {"_batch_id": batches.index(r["_batch_id"])} if batches else r for r in frame.rows]
+        rows = Counter(tuple(spelled(r[n]) for n in frame.names) for r in numbered)
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
         facts = json.loads(row.coverage or "{}")
@@ -167,15 +220,19 @@ def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
     from strandline.project import load
     from strandline.types import Table
 
+    def made(name: str) -> list[tuple[str, int, str]]:
+        past = [c.record for c in commits(Table(name, str(folder / "lake" / name))) if "app_id" in c.record]
+        return [(str(c["app_id"]).rpartition("/")[2], c["batch"], c["run_id"]) for c in past]
+
     store = load(folder).store
-    made = [
-        (str(c.record["app_id"]).rpartition("/")[2], c.record["batch"], c.record["run_id"])
-        for name in tables
-        for c in commits(Table(name, str(folder / "lake" / name)))
-        if "app_id" in c.record
-    ]
-    told = [(r.node, r.batch, r.run_id) for r in store.runs() if r.counts and r.version is not None]
-    assert sorted(made) == sorted(told)
+    ended = [r for r in store.runs() if r.counts]
+    told = [(r.node, r.batch, r.run_id) for r in ended if r.version is not None]
+    assert sorted(m for name in tables if not name.endswith(EVENTS) for m in made(name)) == sorted(told)
+    for name in tables:
+        if name.endswith(EVENTS):  # a commit of a batch that has another in its table, or changed nothing there
+            events = made(name)
+            assert len(events) == len(set(events))
+            assert set(events) <= {(r.node, r.batch, r.run_id) for r in ended}
     assert all(r.batch_status == "SUCCESS" for r in store.all_control())
 
 

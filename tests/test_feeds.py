@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -12,8 +13,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from strandline.errors import ConfigError, DeleteThresholdExceeded, ReadError
+from strandline.slices import repeatable
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
+from strandline.transform.lineage import clockwork
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -170,6 +173,17 @@ def test_from_version_starts_there(quick):
     quick.delta().delete("id = 3")
     assert numbers(quick.run()) == (0, 0, 1, 0, 0)
     assert quick.living() == [(2, "b")]
+
+
+def test_from_version_is_for_the_first_run(quick):
+    """Once everything is computed again, nobody can tell which rows came before it: it says so."""
+    quick.write("src", rows((1, "a"))).write("src", rows((2, "b")), mode="append")
+    quick.declare(node(feed={"from_version": 1})).run()
+    assert quick.living() == [(2, "b")]
+    quick.declare(node(feed={"from_version": 1}, transformation_sql="SELECT * FROM source WHERE id < 3"))
+    (warning,) = quick.run().warnings
+    assert warning.startswith("everything is computed again, also what was there before from_version: ")
+    assert quick.living() == [(1, "a"), (2, "b")]
 
 
 def test_from_version_zero_is_everything(quick):
@@ -690,6 +704,23 @@ def test_a_group_is_computed_from_all_its_rows(quick):
     assert quick.coverage()["followed"] == "keys"
 
 
+def test_a_group_without_a_name_is_found_deleted_by_a_feed_and_only_by_that(quick):
+    """A feed says what is gone, a NULL in its key or not; what is missing is never found by one."""
+    group = node(transformation_sql="SELECT v, count(*) AS n FROM source GROUP BY v", write={"keys": ["v"]})
+    quick.write("src", rows((1, "a"), (2, None), (3, None))).declare(group)
+    quick.run()
+    quick.delta().delete("id = 2")
+    assert quick.run().warnings == []
+    quick.delta().delete("id = 3")
+    result = quick.run()
+    assert (numbers(result), result.warnings) == ((0, 0, 1, 0, 0), [])
+    quick.write("src", rows((4, None)), mode="append")
+    quick.run()
+    shutil.rmtree(quick.place("src"))
+    quick.write("src", rows((1, "a"))).write("src", rows((5, "a")), mode="append")
+    assert quick.run().warnings[-1] == "1 rows have a NULL in their key and are never found deleted"
+
+
 def test_keys_that_other_rows_share(quick):
     """Written by another column than the source's key: one row less is not a delete while another has the key."""
     quick.write("src", rows((1, "a"), (2, "b"))).declare(
@@ -730,6 +761,166 @@ def test_another_sql_computes_everything_again(quick):
     result = quick.run()
     assert numbers(result) == (0, 2, 1, 0, 0)
     assert "other ones than before" in result.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "done"),
+    [
+        ({}, {"delete_when": "v = 'x'"}, (0, 0, 1, 0, 0)),
+        ({"delete_when": "v = 'x'"}, {}, (1, 0, 0, 0, 0)),
+        ({"delete_strategy": "ignore"}, {}, (0, 0, 1, 0, 0)),
+        ({"delete_strategy": "ignore", "delete_when": "v = 'x'"}, {"delete_strategy": "ignore"}, (1, 0, 0, 0, 0)),
+        ({"update_condition": "source.v <> 'B'"}, {}, (0, 1, 0, 0, 0)),
+        ({"sequence_by": "v"}, {}, (0, 1, 0, 0, 0)),  # capitals are lower
+        ({"delete_strategy": "soft"}, {"delete_strategy": "hard"}, (0, 0, 0, 0, 0)),
+    ],
+)
+def test_another_way_to_write_is_what_a_full_read_would_do(quick, before, after, done):
+    """What decided which rows came and went until now no longer does: rows are looked at that did not move."""
+    quick.write("src", rows((1, "a"), (2, "b"), (3, "x"), (4, "d"))).declare(node(write=before))
+    quick.run()
+    quick.delta().delete("id = 1")
+    quick.delta().update(updates={"v": "'B'"}, predicate="id = 2")
+    quick.run()
+    assert numbers(quick.declare(node(write=after)).run()) == done
+    assert quick.run().status == "unchanged"
+
+
+def test_other_deduplication_columns_choose_again(quick):
+    write = {"keys": ["id", "v"]}
+    quick.write("src", rows((1, "a"), (1, "b"), (2, "b"))).declare(
+        node(feed={"deduplication_columns": ["id", "v"]}, write=write)
+    )
+    quick.run()
+    result = quick.declare(node(feed={"deduplication_columns": ["id"]}, write=write)).run()
+    assert result.deleted == 1
+    assert quick.living() == [(1, "b"), (2, "b")]
+
+
+CLOCKS = [{"delete_when": "v < current_timestamp()"}, {"update_condition": "source.v < now()"}]
+
+
+@pytest.mark.parametrize("write", CLOCKS, ids=lambda w: next(iter(w)))
+def test_a_clock_that_decides_what_is_written_is_asked_at_each_run(quick, write):
+    (one,) = quick.declare(node(write=write)).project.config.config.nodes
+    assert (repeatable(one), clockwork(one)) == (False, True)
+    (one,) = quick.declare(node(write={"delete_when": "v < 'x'"})).project.config.config.nodes
+    assert (repeatable(one), clockwork(one)) == (True, False)
+
+
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_what_expires_is_deleted_while_its_source_stands_still(tmp_path, spark_platform):
+    """In process there is no clock in SQL."""
+    lake, soon = Lake(tmp_path, spark_platform), datetime.now(UTC) + timedelta(seconds=20)
+    until = pa.array([soon, datetime(2100, 1, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
+    lake.write("src", pa.table({"id": pa.array([1, 2], pa.int64()), "until": until}))
+    write = {"delete_when": "until < current_timestamp()"}
+    full = {**node("f", target="f", write=write), "read": {"connection": "lake", "table": "src"}}
+    lake.declare(node(write=write), full).run()
+    time.sleep(max(0.0, (soon - datetime.now(UTC)).total_seconds()))
+    lake.run()
+    assert lake.living("t", "id") == lake.living("f", "id") == [(2,)]
+
+
+# --- rows that know their order ----------------------------------------------------------------------------
+
+
+def sequenced(*triples):
+    names = ("id", "v", "seq")
+    schema = pa.schema([*SCHEMA, ("seq", pa.int64())])
+    return pa.Table.from_pylist([dict(zip(names, t, strict=True)) for t in triples], schema=schema)
+
+
+BY_SEQUENCE = {"sequence_by": "seq"}
+THREE = ("id", "v", "seq")
+
+
+def test_what_the_source_no_longer_has_is_deleted_whatever_its_sequence(lake):
+    """Only a row can be older than another: that a key is gone is so at the version that was read."""
+    lake.write("src", sequenced((1, "a", 1), (2, "b", 2), (3, "c", None))).declare(node(write=BY_SEQUENCE))
+    lake.run()
+    lake.delta().delete("id <> 2")
+    lake.write("src", sequenced((2, "old", 1)), mode="overwrite")
+    assert numbers(lake.run()) == (0, 0, 2, 0, 0)
+    assert lake.living("t", *THREE) == [(2, "b", 2)]
+    kept = {r["id"]: tuple(r[n] for n in THREE[1:]) for r in read_table(lake.place("t")).rows}
+    assert kept == {1: ("a", 1), 2: ("b", 2), 3: ("c", None)}  # what they were stays to be seen
+    lake.write("src", sequenced((1, "older", 0), (3, "c", None)), mode="append")
+    assert numbers(lake.run()) == (0, 0, 0, 1, 0)  # equal, and there: it is back; older: it is not
+    assert lake.living("t", *THREE) == [(2, "b", 2), (3, "c", None)]
+
+
+def test_rows_that_announce_their_delete_obey_their_sequence(quick):
+    """Beside deletes of the feed, which do not."""
+    quick.write("src", sequenced((1, "a", 5), (2, "b", 5), (3, "c", 5), (4, "D", 5)))
+    quick.declare(node(write={**BY_SEQUENCE, "delete_when": "v = 'D'"}))
+    quick.run()
+    quick.write("src", sequenced((1, "D", 4), (2, "D", 6)), mode="overwrite")
+    assert numbers(quick.run())[:3] == (0, 0, 2)
+    assert quick.living("t", *THREE) == [(1, "a", 5)]
+    found = {r["id"]: r["seq"] for r in read_table(quick.place("t")).rows}
+    assert found == {1: 5, 2: 6, 3: 5, 4: 5}
+    quick.write("src", sequenced((1, "D", 4), (2, "b", 5), (5, "e", 1)), mode="overwrite")
+    assert numbers(quick.run()) == (1, 0, 0, 0, 0)
+
+
+def test_a_key_that_the_table_never_had_leaves_no_trace_when_it_goes(quick):
+    quick.write("src", sequenced((1, "a", 1), (2, "b", 1)))
+    quick.write("src", sequenced((3, "c", 1)), mode="append")
+    quick.declare(node(feed={"from_version": 1}, write=BY_SEQUENCE)).run()
+    quick.delta().delete("id = 1")
+    assert quick.run().status == "unchanged"
+    assert [r["id"] for r in read_table(quick.place("t")).rows] == [3]
+
+
+def test_held_deletes_of_rows_that_know_their_order_stay_held(quick):
+    quick.write("src", sequenced((1, "a", 1), (2, "b", 2))).declare(node(write=BY_SEQUENCE))
+    quick.run()
+    quick.delta().delete()
+    assert quick.run().held == 2
+    assert quick.run().held == 2
+    quick.write("src", sequenced((2, "b", 2)), mode="append")
+    assert quick.run().held == 1
+    (run_id,) = {h.run_id for h in quick.project.holds()["n"]}
+    done = quick.project.approve(run_id, platform=quick.platform, check=True).nodes[0]
+    assert numbers(done) == (0, 0, 1, 0, 0)
+    assert quick.living("t", *THREE) == [(2, "b", 2)]
+
+
+def test_a_join_of_feeds_by_sequence_loses_what_its_query_no_longer_gives(quick):
+    sql = "SELECT o.id, o.v, c.seq FROM o JOIN c ON o.v = c.v"
+    sources = [{"connection": "lake", "table": t, "alias": t, "cdc_strategy": "cdf"} for t in ("o", "c")]
+    write = {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"], **BY_SEQUENCE}
+    quick.write("o", rows((1, "a"), (2, "b"), (3, "c"), (4, "c"))).write(
+        "c", sequenced((1, "a", 7), (2, "b", 8), (3, "c", 9))
+    )
+    quick.declare({"name": "n", "sources": sources, "transformation_sql": sql, "write": write})
+    quick.run()
+    quick.delta("o").delete("id IN (1, 4)")
+    quick.delta("c").delete("v = 'b'")
+    assert numbers(quick.run())[:3] == (0, 0, 3)
+    assert quick.living("t", *THREE) == [(3, "c", 9)]
+    assert quick.coverage()["followed"] == "keys"
+
+
+@pytest.mark.parametrize("delete_when", [None, "v = 'D'"])
+def test_a_history_with_a_sequence_ends_what_the_source_no_longer_has(quick, delete_when):
+    schema = pa.schema([*SCHEMA, ("seq", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+
+    def dated(*triples):
+        values = ({"id": i, "v": v, "seq": s, "at": datetime(2024, 6, s, tzinfo=UTC)} for i, v, s in triples)
+        return pa.Table.from_pylist(list(values), schema=schema)
+
+    more = {"delete_when": delete_when} if delete_when else {}
+    quick.write("src", dated((1, "a", 3), (2, "b", 3), (3, "c", 3))).declare(
+        node(write={"mode": "scd2", "effective_at": "at", **BY_SEQUENCE, **more})
+    )
+    quick.run()
+    quick.write("src", dated((2, "B", 2), (3, "D", 4)), mode="overwrite")
+    quick.run()
+    assert quick.living() == [(2, "b"), *([] if delete_when else [(3, "D")])]
+    assert quick.run().status == "unchanged"
 
 
 # --- several sources ---------------------------------------------------------------------------------------
@@ -797,6 +988,21 @@ def test_a_full_source_makes_everything_run_and_a_lookup_nothing(quick):
     assert numbers(quick.run()) == (1, 0, 0, 0, 0)
     quick.delta("o").update(updates={"v": "'a'"}, predicate="id = 1")
     assert quick.living("t", "id", "name") == [(1, "a"), (2, "b"), (3, "z")]  # as they were when they were computed
+
+
+def test_a_source_that_the_sql_does_not_use_does_not_matter(quick):
+    sources = [{"connection": "lake", "table": t, "alias": t, "cdc_strategy": "cdf"} for t in ("a", "b")]
+    write = {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]}
+    quick.write("a", rows((1, "a"))).write("b", rows((1, "b")))
+    quick.declare({"name": "n", "sources": sources, "transformation_sql": "SELECT a.id, a.v FROM a", "write": write})
+    quick.run()
+    quick.write("b", rows((2, "b")), mode="append")
+    assert (quick.run().status, quick.coverage()["followed"]) == ("unchanged", "quiet")
+    assert quick.coverage()["sources"]["lake.b"][1] == 1
+    quick.delta("b").delete()
+    quick.write("a", rows((2, "c")), mode="append")
+    assert numbers(quick.run()) == (1, 0, 0, 0, 0)
+    assert quick.living() == [(1, "a"), (2, "c")]
 
 
 def test_append_joins_what_came_with_a_lookup(quick):

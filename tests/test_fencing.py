@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crashing import agrees, at
+from tests.crashing import Runs, agrees, at
 
 from strandline import faults
 from strandline.control.fence import counting
@@ -34,8 +35,8 @@ ROUNDS = 25 if SOAK else 2
 LAKE = {"connection": "lake"}
 
 
-def project(folder: Path) -> StrandlineProject:
-    """A log of a file, and what is newest in it."""
+def project(folder: Path, share: Path | None = None) -> StrandlineProject:
+    """A log of a file, and what is newest in it; `share`: where files, tables and records are, if not here."""
     read = {"connection": "files", "path": "*.csv", "schema": {"id": "bigint", "u": "bigint"}}
     newest = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "u DESC"}}
     nodes = [
@@ -51,7 +52,9 @@ def project(folder: Path) -> StrandlineProject:
             "write": {**LAKE, "table": "b", "mode": "upsert", "keys": ["id"]},
         },
     ]
-    return make_project(folder, nodes)
+    places = {"files": "landing", "lake": "lake"}
+    shared = {n: {"type": n, "path": str(share / p)} for n, p in places.items()} if share else {}
+    return make_project(folder, nodes, connections=shared)
 
 
 def land(folder: Path, batch: int) -> None:
@@ -184,6 +187,65 @@ def test_eight_runners_at_once(tmp_path: Path, pandas_platform: Any) -> None:
     for _ in range(2):
         assert project(tmp_path).run(platform=pandas_platform).exit_code == 0
     check(tmp_path, ROUNDS, losers)
+
+
+def at_once(runs: Runs, *orders: dict[str, Any]) -> dict[tuple[str, str], str]:
+    """Start `strandline run` in as many processes; of each node one has won, and the losers are returned."""
+    ended = [e.result for e in runs.ask(*({"do": "command", **o} for o in orders))]
+    nodes = [(r, n) for r in ended for n in r["nodes"]]
+    assert len(nodes) == 2 * len(orders), ended
+    assert {n["status"] for _, n in nodes} <= {"success", "unchanged", "fenced", "skipped"}, ended
+    for name in ("a", "b"):  # whoever finds the winner's commit before its record finishes that, and tells so
+        won = {n["version"] for _, n in nodes if n["name"] == name and n["status"] == "success"}
+        assert len(won) == 1, ended
+    for result in ended:
+        lost = any(n["status"] == "fenced" for n in result["nodes"])
+        assert result["exit_code"] == (4 if lost else 0), result
+    return {(r["run_id"], n["name"]): n["error"]["message"] for r, n in nodes if n["status"] == "fenced"}
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    with Runs() as started:
+        yield started
+
+
+def test_processes_at_once(tmp_path: Path, runs: Runs) -> None:
+    project(tmp_path)
+    losers, rounds = {}, [2 + n % 7 for n in range(ROUNDS)] if SOAK else [2, 5, 8]
+    for batch, processes in enumerate(rounds, 1):
+        land(tmp_path, batch)
+        losers |= at_once(runs, *[{"folder": str(tmp_path)}] * processes)
+    assert losers
+    check(tmp_path, len(rounds), losers)
+    print(f"{sum(rounds)} processes in {len(rounds)} rounds, {len(losers)} lost")  # noqa: T201 – told by `make soak`
+
+
+def test_two_machines_that_share_the_storage(tmp_path: Path, runs: Runs) -> None:
+    """Each has its own copy of the project; the files, the lake and with it the records are the same folder."""
+    losers: dict[tuple[str, str], str] = {}
+    project(tmp_path)
+    machines = [{"folder": str(tmp_path / name), "machine": name} for name in ("one", "two")]
+    for machine in machines:
+        project(Path(machine["folder"]), share=tmp_path)
+    for batch in range(1, 1 + (ROUNDS if SOAK else 2)):
+        land(tmp_path, batch)
+        losers |= at_once(runs, *machines * 2)
+    check(tmp_path, batch, losers)
+
+
+@pytest.mark.parametrize("point", ["commit.before", "commit.after", "log.after"])
+def test_what_one_machine_left_the_other_finishes(tmp_path: Path, runs: Runs, point: str) -> None:
+    """Nobody can see whether a process of another machine is alive; nobody has to."""
+    project(tmp_path)
+    for name in ("one", "two"):
+        project(tmp_path / name, share=tmp_path)
+    land(tmp_path, 1)
+    assert runs.run(tmp_path / "one", 1, f"{point}@a:kill", machine="one").killed
+    for hour in (2, 3):  # an append that has landed is only recorded by the first
+        land(tmp_path, 2)
+        assert runs.run(tmp_path / "two", hour, machine="two").result["status"] == "success"
+    check(tmp_path, 2, {})
 
 
 @pytest.mark.parametrize("point", ["running.before", "commit.before@a", "log.before@a", "put.before@b"])

@@ -38,6 +38,14 @@ def test_partition_values_come_from_the_log(tmp_path, platform):
     assert sorted((r["id"], r["p"], r["d"]) for r in found.rows) == [tuple(r.values()) for r in rows.to_pylist()]
 
 
+def test_a_folder_with_an_awkward_name(tmp_path, pandas_platform):
+    """What deltalake calls the place of a table is an address, with its blanks and umlauts in percent signs."""
+    place = tmp_path / "my lake, 100% ü"
+    place.mkdir()
+    write_deltalake(place / "lake" / "from", pa.table({"id": [1, 2], "p": AWKWARD[:2]}), partition_by=["p"])
+    assert sorted(r["p"] for r in copied(place, pandas_platform).rows) == AWKWARD[:2]
+
+
 def test_a_text_filter_after_a_merge(tmp_path, platform):
     """deltalake's merge writes its text columns in a form that pyarrow cannot filter."""
     place = tmp_path / "lake" / "from"

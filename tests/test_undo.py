@@ -209,6 +209,18 @@ def test_commits_of_others_and_vacuumed_files_are_in_the_way(shop: Shop) -> None
         shop.undo(second)
 
 
+def test_files_with_awkward_names_are_not_taken_for_vacuumed(tmp_path: Path, pandas_platform: Any) -> None:
+    write = {"connection": "lake", "table": "t", "mode": "append", "partition_by": ["p"]}
+    node = {"name": "n", "read": {"connection": "files", "path": "a.csv"}, "write": write}
+    folder = tmp_path / "my lake"
+    project = make_project(folder, [node])
+    for text in ("id,p\n1,ä b\n", "id,p\n2,c/d\n"):
+        (folder / "landing" / "a.csv").write_text(text)
+        last = project.run(platform=pandas_platform, check=True).run_id
+    assert project.undo(last, platform=pandas_platform).status == "success"
+    assert [r["p"] for r in read_table(folder / "lake" / "t").rows] == ["ä b"]
+
+
 def test_what_cannot_be_undone_is_told(shop: Shop) -> None:
     with pytest.raises(UsageError, match="there is no run `x`"):
         shop.undo("x")

@@ -93,6 +93,12 @@ def _seen(state: tuple[str, int] | None) -> str:
 
 def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
+    outcome = _judged(job, engine, state)
+    point("judged", job.node.name)
+    return outcome
+
+
+def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     name = job.node.name
     with step(name, "read"):
         slice_ = through.read(job, engine, state)
@@ -111,7 +117,6 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     if emptied and counts and counts.inserted + counts.unchanged == 0:
         text = f"the source is empty, so {job.target.label} is overwritten with nothing"
         outcome = replace(outcome, warnings=(*outcome.warnings, text))
-    point("judged", name)
     return outcome
 
 

@@ -90,8 +90,8 @@ def pin(job: Job, state: TableState, feed: Feed | None) -> list[Any]:
 
 
 def repeatable(node: NodeConfig) -> bool:
-    """Does the same input always give the same rows? Not with a function of one's own, or a clock in the SQL."""
-    sql = [node.transformation_sql or ""]
+    """Does the same input always change the table alike? Not with a function of one's own, or a clock in the SQL."""
+    sql = [node.transformation_sql or "", *node.write.conditions]
     for step in node.transform.steps if node.transform else []:
         if step.operation == "python":
             return False

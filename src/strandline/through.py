@@ -65,7 +65,8 @@ def read(job: Job, engine: Engine, state: TableState | None) -> Slice:
     moved: dict[str, Moved] = {}
     way = _way(job, sources, moved)
     if way.how == "recompute" and any(i.read.feed for i in job.inputs):
-        sources.say(f"everything is computed again: {way.why}")
+        older = ", also what was there before from_version" if _partial(job) else ""
+        sources.say(f"everything is computed again{older}: {way.why}")
     log.info("%s: follows its sources by %s%s", job.node.name, way.how, _counts(moved))
     rows = _rows(job, sources, way, moved)
     return FollowedSlice(
@@ -81,18 +82,28 @@ def read(job: Job, engine: Engine, state: TableState | None) -> Slice:
 
 
 def recipe(job: Job) -> str:
-    """What decides which rows come of the same sources: once it is another one, everything is computed again."""
-    node = job.node
+    """What decides which rows of the same sources come and go: once it is another one, everything is computed again."""
+    node, write = job.node, job.node.write
     steps = [(s.operation, s.params) for s in (node.transform.steps if node.transform else []) if not s.brings_limits]
-    reads = [(i.alias, i.label, i.read.include_deleted, bool(i.read.feed), i.read.triggers) for i in job.inputs]
-    text = json.dumps([steps, reads, node.transformation_sql, node.write.keys], default=str)
+    reads = [(i.alias, i.label, i.read.include_deleted, _choice(i), i.read.triggers) for i in job.inputs]
+    goes = (write.delete_when, write.delete_strategy == "ignore", write.sequence_by, write.update_condition)
+    text = json.dumps([steps, reads, node.transformation_sql, write.keys, goes], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _choice(input_: Input) -> list[str] | None:
+    """By which columns a feed chooses among rows of one key; None where no feed is followed."""
+    return list(input_.read.feed.deduplication_columns) if input_.read.feed else None
+
+
+def _partial(job: Job) -> bool:
+    """Did its first run leave out what was there before some version?"""
+    return any(i.read.feed and i.read.feed.from_version is not None for i in job.inputs)
 
 
 def _coverage(job: Job, sources: Sources, way: _Way) -> dict[str, object]:
     """A keyed table that follows everything is whole after every batch."""
-    partial = any(i.read.feed and i.read.feed.from_version is not None for i in job.inputs)
-    whole = way.how == "first" or (job.node.write.keyed and not partial)
+    whole = way.how == "first" or (job.node.write.keyed and not _partial(job))
     return {
         "kind": "full" if whole else "increment",
         "digest": job.digest,
@@ -137,7 +148,8 @@ def _way(job: Job, sources: Sources, moved: dict[str, Moved]) -> _Way:
     except NotIncremental as reason:
         kind = "SQL" if job.node.transformation_sql else "steps"
         return _Way("recompute", f"its {kind} cannot be followed change by change: {reason}")
-    moved.update({i.alias: sources.moved(i) if sources.stirred(i) else QUIET for i in fed})
+    used = {p.alias for p in way.query.parts} if way.query else {i.alias for i in fed}
+    moved.update({i.alias: sources.moved(i) if i.alias in used and sources.stirred(i) else QUIET for i in fed})
     why = next((m.unknown for m in moved.values() if m.unknown), None) or _past(job, sources, way, moved)
     if why is not None:
         return _Way("recompute", why)
@@ -156,7 +168,7 @@ def _doubt(job: Job, sources: Sources) -> str | None:
     """Why changes alone do not tell what has changed."""
     keyed = job.node.write.keyed
     if keyed and not sources.fresh and job.past.memory["recipe"] != recipe(job):
-        return "the node's sources, steps, SQL or keys are other ones than before"
+        return "the node's sources, steps, SQL, keys or rules of writing are other ones than before"
     if keyed and clockwork(job.node):
         return "the clock decides which rows it gives"
     full = [] if sources.fresh else [i for i in job.inputs if not i.read.feed and i.read.triggers]
@@ -328,7 +340,7 @@ def _affected(job: Job, engine: Engine, slice_: FollowedSlice) -> Relation:
     parts: list[exp.Query] = []
     for input_ in job.inputs:
         moved = slice_.moved.get(input_.alias)
-        if moved is None or (query and input_.alias not in {p.alias for p in query.parts}):
+        if moved is None:
             continue
         for sign, many in ((1, moved.came), (-1, moved.went)):
             if many:

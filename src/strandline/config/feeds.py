@@ -21,7 +21,8 @@ class FeedOptions(Model):
     name the rows that belong together (default: the write keys): a key is deleted when none of its rows is left.
     `deduplication_columns` keep, of several rows of a key that came, the one of the newest commit; where commits cannot
     tell (the first load), the highest of all columns. `load_id` keeps a position of its own. `from_version` starts the
-    first run with the changes of that version, itself included, instead of the whole table.
+    first run with the changes of that version, itself included, instead of the whole table; when everything is computed
+    again later, what was there before it comes along.
 
     ```yaml
     sources:

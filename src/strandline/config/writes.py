@@ -118,6 +118,11 @@ class WriteConfig(Model):
         """Does it compare rows with the table by their keys?"""
         return self.mode in ("upsert", "scd2")
 
+    @property
+    def conditions(self) -> list[str]:
+        """What decides, row by row, what is written of it."""
+        return [sql for sql in (self.delete_when, self.update_condition) if sql is not None]
+
     def metadata(self) -> WriteMetadataConfig:
         """The metadata columns asked for: `true` is all four, `false` is none."""
         if isinstance(self.add_metadata, WriteMetadataConfig):

@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from strandline.engine import delta_log
-from strandline.engine.delta_log import FEED
+from strandline.engine.delta_log import FEED, file_of, files_of
 from strandline.types import Table
 
 CHANGE, VERSION = "_change_type", "_commit_version"
@@ -52,7 +50,7 @@ class _Commit:
     def operation(self) -> str:
         return next((str(body.get("operation", "")) for _, body in self.of("commitInfo")), "")
 
-    def files(self, root: Path) -> Iterator[ChangeFile]:
+    def files(self, table: Table) -> Iterator[ChangeFile]:
         """Where a version has files of changes, they are the feed; else the data files that came and went."""
         told = self.of("cdc")
         for kind, body in told or self.of("add", "remove"):
@@ -61,7 +59,7 @@ class _Commit:
             change = {"cdc": None, "add": "insert", "remove": "delete"}[kind]
             parts = body.get("partitionValues") or {}
             yield ChangeFile(
-                str(_place(root, body["path"])), self.version, change, parts, bool(body.get("deletionVector"))
+                str(file_of(table, body["path"])), self.version, change, parts, bool(body.get("deletionVector"))
             )
 
 
@@ -118,9 +116,8 @@ def _other_columns(commits: list[_Commit], before: DeltaTable | None) -> str | N
 
 
 def _lost(table: Table, commits: list[_Commit], *, vectors: bool) -> str | None:
-    root = Path(table.location)
     for commit in commits:
-        for file in commit.files(root):
+        for file in commit.files(table):
             if not Path(file.path).exists():
                 return f"files of version {commit.version} were vacuumed"
             if file.vector and not vectors:
@@ -130,7 +127,7 @@ def _lost(table: Table, commits: list[_Commit], *, vectors: bool) -> str | None:
 
 def files(table: Table, after: int, version: int) -> list[ChangeFile]:
     """The files of a feed that has no gap."""
-    return [f for commit in _commits(table, after, version) or [] for f in commit.files(Path(table.location))]
+    return [f for commit in _commits(table, after, version) or [] for f in commit.files(table)]
 
 
 def readable(table: Table, version: int) -> bool:
@@ -138,9 +135,7 @@ def readable(table: Table, version: int) -> bool:
     delta = _opened(table, version)
     if delta is None:
         return False
-    root = Path(table.location)
-    paths = pa.table(delta.get_add_actions(flatten=True)).column("path").to_pylist()
-    if not all(_place(root, p).exists() for p in paths):
+    if not all(file.exists() for file in files_of(table, delta)):
         return False
     if "deletionVectors" not in (delta.protocol().reader_features or ()):
         return True
@@ -173,8 +168,3 @@ def _opened(table: Table, version: int) -> DeltaTable | None:
         return DeltaTable(table.location, version=version)
     except (DeltaError, OSError):
         return None
-
-
-def _place(root: Path, path: str) -> Path:
-    """A path of the log: below the table, or whole, always percent-encoded."""
-    return Path(unquote(urlparse(path).path)) if "://" in path else root / unquote(path)

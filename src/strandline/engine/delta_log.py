@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
@@ -65,6 +67,16 @@ def open_table(table: Table) -> DeltaTable | None:
         ) from None
     except DeltaError as e:
         raise TableError(f"{table.label}: its Delta log cannot be read: {_first_line(e)}") from e
+
+
+def files_of(table: Table, delta: DeltaTable) -> list[Path]:
+    """The live files of a table on this machine."""
+    return [file_of(table, p) for p in pa.table(delta.get_add_actions(flatten=True)).column("path").to_pylist()]
+
+
+def file_of(table: Table, path: str) -> Path:
+    """A path of the log: below the table, or whole, always percent-encoded; where the table is never is."""
+    return Path(unquote(urlparse(path).path)) if "://" in path else Path(table.location) / unquote(path)
 
 
 def open_on(table: Table, base: int | None, seen: int | None) -> DeltaTable | None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -64,13 +62,9 @@ def unreadable(table: Table, version: int) -> str | None:
         delta = DeltaTable(table.location, version=version)
     except (DeltaError, OSError):
         return f"version {version} is no longer in its log"
-    files = [Path(unquote(uri.removeprefix("file://"))) for uri in delta.file_uris() if _local(uri)]
+    files = [] if "://" in table.location else delta_log.files_of(table, delta)
     gone = [file for file in files if not file.exists()]
     return f"{len(gone)} of the {len(files)} files of version {version} were vacuumed" if gone else None
-
-
-def _local(uri: str) -> bool:
-    return "://" not in uri or uri.startswith("file://")
 
 
 def rows_at(table: Table, version: int, key: dict[str, str | None]) -> list[dict[str, Any]] | None:

@@ -8,19 +8,20 @@ from sqlglot import exp
 
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, same, select, table
 from strandline.strategy.changes import living
-from strandline.strategy.question import key_hash_of
+from strandline.strategy.question import ABSENT, key_hash_of
 from strandline.types import Column, Relation
 
 ANNOUNCED = "_strandline_announced"
 
 
 def announcing(rows: Relation, gone: Relation) -> exp.Query:
-    """Both in one relation, told apart by a flag, which the rows that come may carry already."""
+    """Both in one relation, told apart by a flag; the rows that come may announce deletes of their own."""
     columns = rows.schema.without(ANNOUNCED)
     flag = col(ANNOUNCED) if ANNOUNCED in rows.schema else exp.false()
-    come = select(*(col(n) for n in columns.names), named(flag, ANNOUNCED)).from_(table(rows.name))
+    come = select(*map(col, columns.names), named(flag, ANNOUNCED), named(exp.false(), ABSENT)).from_(table(rows.name))
     values = [named(cast(col(c.name) if c.name in gone.schema else exp.null(), c.type), c.name) for c in columns]
-    return exp.union(come, select(*values, named(exp.true(), ANNOUNCED)).from_(table(gone.name)), distinct=False)
+    went = select(*values, named(exp.true(), ANNOUNCED), named(exp.true(), ABSENT)).from_(table(gone.name))
+    return exp.union(come, went, distinct=False)
 
 
 def held_keys(

@@ -24,7 +24,19 @@ from strandline.sql.expr import (
 from strandline.sql.matching import match_columns, same_match
 from strandline.strategy.absence import seen_keys
 from strandline.strategy.changes import is_true
-from strandline.strategy.question import COPIES, FOUND, GONE, IN, OLD, SEEN, STATE, STREAK, Question, key_hash_of
+from strandline.strategy.question import (
+    ABSENT,
+    COPIES,
+    FOUND,
+    GONE,
+    IN,
+    OLD,
+    SEEN,
+    STATE,
+    STREAK,
+    Question,
+    key_hash_of,
+)
 from strandline.types import Column
 
 
@@ -37,7 +49,7 @@ def joined(q: Question) -> exp.Select:
     old = [named(col(c.name, "t"), OLD + c.name) for c in (q.target.schema if q.target else ())]
     gone = is_true(col(q.gone, "s")) if q.gone else exp.false()
     facts = [named(col(IN, "s"), IN), named(found, FOUND), named(_seen(q), SEEN), named(col(COPIES, "s"), COPIES)]
-    facts.append(named(gone, GONE))
+    facts += [named(gone, GONE), named(_absent(q), ABSENT)]
     if q.noted:
         facts += [named(col(n, "n"), a) for n, a in (("streak", STREAK), ("state", STATE + "_note"))]
         facts.append(named(col("run_id", "n"), STATE + "_run"))
@@ -109,6 +121,10 @@ def _seen(q: Question) -> exp.Expr:
     return all_of([seen, negate(is_true(col(q.gone, "s")))])  # a row that announces a delete shows no presence
 
 
+def _absent(q: Question) -> exp.Expr:
+    return is_true(col(ABSENT, "s")) if ABSENT in q.rows.schema else exp.false()
+
+
 def _value(q: Question, c: Column, *, key: bool, both: bool) -> exp.Expr:
     """A column as it would be stored: the slice's value, and the stored one where the slice has no such column."""
     come, target = q.rows.schema.get(c.name), q.target
@@ -118,9 +134,10 @@ def _value(q: Question, c: Column, *, key: bool, both: bool) -> exp.Expr:
     if come is None:
         return col(c.name, "t") if there else cast(exp.null(), c.type)
     value: exp.Expr = cast(col(come.name, "s"), c.type)
-    if there and q.sequence and q.gone and c.name.casefold() != q.sequence.casefold():
-        # what a row was stays to be seen when its delete is announced; only when that was is written
-        stays = all_of([is_true(col(q.gone, "s")), is_true(col(FOUND, "t"))])
+    if there and q.sequence and q.gone:
+        # what a row was stays to be seen when its delete is announced; only when that was is written, if a row says so
+        when = c.name.casefold() == q.sequence.casefold()
+        stays = all_of([_absent(q) if when else is_true(col(q.gone, "s")), is_true(col(FOUND, "t"))])
         value = case((stays, col(c.name, "t")), default=value)
     if both and there and q.whole:
         return case((is_null(col(IN, "s")), col(c.name, "t")), default=value)

@@ -17,6 +17,7 @@ from strandline.sql.portable import fault
 from strandline.strategy.changes import ACTION, METADATA, is_true
 from strandline.strategy.joining import joined
 from strandline.strategy.question import (
+    ABSENT,
     ALIVE,
     CAME,
     COPIES,
@@ -42,7 +43,7 @@ def decide(q: Question) -> exp.Select:
     """Every row of the slice, and with evidence every row of the table, with its verbs."""
     values = [col(c.name) for c in q.fit.columns]
     hashed = [named(_hash(q), q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    facts = [IN, FOUND, SEEN, COPIES, GONE, *([STREAK, STATE + "_note", STATE + "_run"] if q.noted else [])]
+    facts = [IN, FOUND, SEEN, COPIES, GONE, ABSENT, *([STREAK, STATE + "_note", STATE + "_run"] if q.noted else [])]
     old = [col(OLD + c.name) for c in (q.target.schema if q.target else ())]
     hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(joined(q).subquery("j"))
     kept = [*values, *(col(h.alias) for h in hashed)]
@@ -117,11 +118,12 @@ def _announced(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
         return []
     if q.sequence is None:
         return [(col(GONE), lit("stay"))]
+    absent = (col(ABSENT), lit("stay"))
     tomb = (all_of([col(GONE), is_null(col(FOUND))]), lit("bury"))
     if q.target is None:
-        return [tomb]
+        return [absent, tomb]
     later = all_of([col(GONE), _dead(q), _compares(q, exp.GT)])
-    return [tomb, (later, lit("recall")), (col(GONE), lit("stay"))]
+    return [absent, tomb, (later, lit("recall")), (col(GONE), lit("stay"))]
 
 
 def _older(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
@@ -207,12 +209,12 @@ def _state(q: Question) -> exp.Expr:
 
 
 def _told(q: Question) -> exp.Expr:
-    """Does the row itself say that it is gone, and is that to be decided here? Older news is no news."""
+    """Does the row or its source say that it is gone, and is that to be decided here? A row's older news is no news."""
     if q.woven or q.gone is None:
         return exp.false()
     if q.sequence is None or q.target is None:
         return col(GONE)
-    return all_of([col(GONE), negate(_compares(q, exp.LT))])
+    return all_of([col(GONE), any_of([col(ABSENT), negate(_compares(q, exp.LT))])])
 
 
 def _whole_key(q: Question) -> exp.Expr:
@@ -238,7 +240,9 @@ def _measured(q: Question) -> list[exp.Alias]:
     a = q.absence
     if a is None or q.target is None:
         return [named(exp.false(), name) for name in (ALIVE, NULL_KEY, CAME)]
-    nameless = all_of([_alive(q), _within(a.scope), negate(_whole_key(q))])
+    nameless = all_of([_alive(q), _within(a.scope), negate(_whole_key(q)), negate(_told(q))])
+    if a.announced:  # what says itself that it is gone needs no whole key
+        nameless = exp.false()
     came = all_of([is_true(col(IN)), _whole_key(q)])
     return [named(all_of([_alive(q), _within(a.among)]), ALIVE), named(nameless, NULL_KEY), named(came, CAME)]
 

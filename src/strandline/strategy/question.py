@@ -20,6 +20,7 @@ OLD, STATE, ALIVE, NULL_KEY = "_strandline_old_", "_strandline_state", "_strandl
 VERSION, WAS, PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
 CAME = "_strandline_came"
 GONE = "_strandline_gone"
+ABSENT = "_strandline_absent"  # of a row that is gone: it did not come to say so, the source has it no more
 _TYPES = {"row_hash": "bigint", "deleted": "boolean", "is_current": "boolean"}  # of the others: timestamp
 
 

@@ -86,8 +86,8 @@ def _passed(operation: str, params: Mapping[str, Any], passing: Mapping[str, str
 
 
 def clockwork(node: NodeConfig) -> bool:
-    """Does the clock decide which rows the node gives?"""
+    """Does the clock decide which rows the node gives, or what is written of them?"""
     filters = [str(s.params.get("condition", "")) for s in _steps(node) if s.operation == "filter"]
-    if not all(deterministic(text) for text in filters):
+    if not all(deterministic(text) for text in (*filters, *node.write.conditions)):
         return True
     return node.transformation_sql is not None and restless(parse(node.transformation_sql, node.name))

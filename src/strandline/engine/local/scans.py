@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import sqlalchemy
@@ -21,7 +20,7 @@ from strandline.engine.sources import sql as sql_sources
 from strandline.errors import ReadError
 from strandline.sql.expr import cast, col, ident, lit, named, select, table
 from strandline.sql.portable import checked_cast, render
-from strandline.types import Schema
+from strandline.types import Schema, Table
 
 if TYPE_CHECKING:
     from strandline.engine.local.workspace import LocalWorkspace
@@ -84,7 +83,7 @@ def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
     columns = whole if source.where is not None else whole.without(*source.hidden)
     name = workspace.fresh("lake")
     if _plain_files(delta):
-        body = _delta_files(workspace, delta, columns)
+        body = _delta_files(workspace, source.table, delta, columns)
     else:  # deletion vectors and mapped names: only deltalake's own query engine applies them
         workspace.connection.register(name + "_stream", pa.RecordBatchReader.from_stream(delta_stream(delta)))
         workspace.run(f'CREATE TEMP TABLE "{name}_rows" AS SELECT * FROM "{name}_stream"')
@@ -103,13 +102,12 @@ def _plain_files(delta: DeltaTable) -> bool:
     return "deletionVectors" not in features and not mapped and "://" not in delta.table_uri.removeprefix("file://")
 
 
-def _delta_files(workspace: LocalWorkspace, delta: DeltaTable, columns: Schema) -> str:
+def _delta_files(workspace: LocalWorkspace, place: Table, delta: DeltaTable, columns: Schema) -> str:
     """The live files of a table; partition values come from its log, and a file without a column has NULLs there."""
     live = pa.table(delta.get_add_actions(flatten=True))
     if live.num_rows == 0:
         return render(typed(columns, None, set()), workspace.dialect)
-    root = Path(delta.table_uri.removeprefix("file://"))
-    paths = [str(root / unquote(p)) for p in live.column("path").to_pylist()]
+    paths = [str(delta_log.file_of(place, p)) for p in live.column("path").to_pylist()]
     parts = list(delta.metadata().partition_columns)
     values = {f"p{i}": live.column(f"partition.{c}") for i, c in enumerate(parts)}
     mapping = workspace.fresh("parts")
