@@ -714,6 +714,32 @@ def test_x37_a_row_that_was_not_read_is_never_missed(quick):
     assert quick.flags("rows") == {1: False, 2: False, 3: False, 4: True, 5: False}
 
 
+@pytest.mark.parametrize("condition", ["region = 'east'", "region LIKE 'east%'"])  # one that a database is told
+@pytest.mark.parametrize("mode", MODES)
+def test_a_row_that_a_filter_drops_is_still_there(quick, mode, condition):
+    quick.sql(
+        "CREATE TABLE s (id INTEGER, region TEXT, u INTEGER)",
+        "INSERT INTO s VALUES (1, 'east', 1), (2, 'east', 2), (3, 'east', 3)",
+    )
+    incremental = {"mode": "stateful", "column": "u", "watermark_lag": 10}
+    quick.declare(
+        {
+            "name": "rows",
+            "read": {"connection": "erp", "table": "s", "incremental": incremental},
+            "transform": {"steps": [{"operation": "filter", "params": {"condition": condition}}]},
+            "settings": {"delete_missing": True},
+            "write": {"connection": "lake", "table": "rows", "mode": mode, "keys": ["id"]},
+        }
+    )
+    quick.run()
+    quick.sql(
+        "UPDATE s SET region = 'west' WHERE id = 2", "DELETE FROM s WHERE id = 3", "INSERT INTO s VALUES (4,'east',4)"
+    )
+    result = quick.run()
+    assert (result.rows_read, numbers(result)) == (3, (1, 0, 1, 0, 0))
+    assert quick.flags("rows") == {1: False, 2: False, 3: True, 4: False}
+
+
 def bronze(**write):
     return {
         "name": "bronze",
