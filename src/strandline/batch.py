@@ -326,16 +326,30 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
                 f"{job.node.name}: the rows bring a column `{name}`, which strandline keeps for itself in this table",
                 hint="rename it with a rename step, or give ours another name with system_columns:",
             )
-    if state and job.node.write.mode == "scd2" and "valid_from" not in state.roles:
+    if state:
+        _check_kept(job, state)
+    _check_partitions(job, rows, state)
+    if state is None:  # later the table itself is asked
+        _check_filter(job, [*rows.schema.names, *roles.values()])
+
+
+def _check_kept(job: Job, state: TableState) -> None:
+    """What a table is, it stays: a history or none, with one row or one current version of each of its keys."""
+    write = job.node.write
+    if write.mode == "scd2" and "valid_from" not in state.roles:
         raise TableError(
             f"{job.target.label} keeps no versions: it was not written with mode: scd2",
             hint="write another table, or set the mode back",
         )
-    if state and job.node.write.mode == "upsert" and "valid_from" in state.roles:
+    if write.mode == "upsert" and "valid_from" in state.roles:
         raise TableError(f"{job.target.label} keeps versions: it was written with mode: scd2", hint="set the mode back")
-    _check_partitions(job, rows, state)
-    if state is None:  # later the table itself is asked
-        _check_filter(job, [*rows.schema.names, *roles.values()])
+    before = job.past.memory.get("keys", write.keys)
+    if write.keyed and {k.casefold() for k in before} != {k.casefold() for k in write.keys}:
+        raise TableError(
+            f"{job.target.label} was written with keys ({', '.join(before)}), and write.keys is "
+            f"({', '.join(write.keys)}) now: of such a key it may hold several rows",
+            hint="set write.keys back, or write another table, which is then built from the start",
+        )
 
 
 def _check_filter(job: Job, known: Sequence[str]) -> None:
