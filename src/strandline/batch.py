@@ -30,6 +30,7 @@ from strandline.sql.typing import spark_expression, spark_types
 from strandline.strategy import announced, decisions
 from strandline.strategy import append as appending
 from strandline.strategy.announced import ANNOUNCED
+from strandline.strategy.append import Appending, Reread
 from strandline.strategy.changes import (
     ACTION,
     ChangeSet,
@@ -58,6 +59,7 @@ class Transformed:
     rows: Relation
     detection: Detection | None = None
     gone: Relation | None = None  # the keys of rows that the source says are gone
+    by_file: bool = False  # does each row say which file it is from?
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Reconciled:
     system: Mapping[str, Column] = field(default_factory=dict)  # system columns that the table does not have yet
     question: Question | None = None
     finding: Finding | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     else:
         rows = next(iter(sources.values()))
     added = with_metadata(rows, metadata_columns(node, job.inputs, job.clock), file=files)
-    return Transformed(rows if added is None else engine.query(added), found)
+    by_file = files and SOURCE_FILE in rows.schema
+    return Transformed(rows if added is None else engine.query(added), found, by_file=by_file)
 
 
 def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
@@ -156,8 +160,10 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
     target = target_rows(job, engine, state)
     parts, rows = partitioned(job, engine, rows, state)
     if not job.node.write.keyed:
-        proposal = _unkeyed(job, slice_, rows, shape, parts, target, roles)
-        return Reconciled(shape, proposal, target, new_system(proposal.roles, state, {"batch_id": "bigint"}))
+        reread, said = _reread(job, slice_, replace(made, rows=rows), target)
+        proposal = _unkeyed(job, rows, shape, Appending(parts, target is None, None, reread), roles)
+        system = new_system(proposal.roles, state, {"batch_id": "bigint"})
+        return Reconciled(shape, proposal, target, system, warnings=said)
     finding = detection.find(job, engine, slice_, rows, made, state)
     gone = finding.gone if finding else None
     told = _announced(job, engine, rows)
@@ -213,24 +219,39 @@ def _keeping(job: Job, rows: Relation, roles: Mapping[str, str]) -> Keeping:
     )
 
 
-def _unkeyed(
-    job: Job,
-    slice_: Slice,
-    rows: Relation,
-    shape: Fit,
-    parts: tuple[str, ...],
-    target: Relation | None,
-    roles: Mapping[str, str],
-) -> Proposal:
+def _unkeyed(job: Job, rows: Relation, shape: Fit, how: Appending, roles: Mapping[str, str]) -> Proposal:
     if job.node.write.mode == "overwrite":
-        return appending.overwrite(Snapshot(rows), shape, parts, first=target is None)
+        return appending.overwrite(Snapshot(rows), shape, how.partition_by, first=how.first)
     stamp = appending.Stamp(roles["batch_id"], job.batch) if "batch_id" in roles else None
-    reread = None
+    return appending.append(rows, shape, replace(how, stamp=stamp))
+
+
+def _reread(
+    job: Job, slice_: Slice, made: Transformed, target: Relation | None
+) -> tuple[Reread | None, tuple[str, ...]]:
+    """The part of the table that an append brings again, if it may; and what is to be said of it."""
     again = slice_.followed is not None and slice_.followed.how == "recompute"
-    if target is not None and (slice_.marked or "marks" in slice_.coverage or again):
-        lows = {n: low for n, (low, _) in slice_.window.items() if low is not None}
-        reread = appending.Reread(target, lows, slice_.marked, tuple(spelled(rows, job.node.write.keys)))
-    return appending.append(rows, shape, appending.Appending(parts, target is None, stamp, reread))
+    limited = slice_.marked or slice_.arrived is not None or again
+    if target is None or job.node.write.mode != "append" or not limited:
+        return None, ()
+    lows = {n: low for n, (low, _) in slice_.window.items() if low is not None}
+    reread = Reread(target, lows, slice_.marked, tuple(spelled(made.rows, job.node.write.keys)))
+    files = slice_.arrived
+    if files is None:
+        return reread, ()
+    if made.by_file and SOURCE_FILE in target.schema:
+        return replace(reread, apart=(SOURCE_FILE,)), ()
+    if not files.doubtful:  # what no run has read cannot come again, and whatever the table has is of other files
+        return None, ()
+    if files.single:
+        return reread, ()
+    shown = ", ".join(f"`{name}`" for name in files.doubtful[:3]) + (", …" if len(files.doubtful) > 3 else "")
+    told = (
+        f"may have been read before, as it was: {shown}; rows that equal any row of {job.target.label} are taken for "
+        "rows that came then; with write.add_metadata each row says its file, and only those of its file are compared"
+    )
+    log.warning("%s: %s", job.node.name, told)
+    return reread, (told,)
 
 
 def is_hard(job: Job) -> bool:
@@ -305,16 +326,30 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
                 f"{job.node.name}: the rows bring a column `{name}`, which strandline keeps for itself in this table",
                 hint="rename it with a rename step, or give ours another name with system_columns:",
             )
-    if state and job.node.write.mode == "scd2" and "valid_from" not in state.roles:
+    if state:
+        _check_kept(job, state)
+    _check_partitions(job, rows, state)
+    if state is None:  # later the table itself is asked
+        _check_filter(job, [*rows.schema.names, *roles.values()])
+
+
+def _check_kept(job: Job, state: TableState) -> None:
+    """What a table is, it stays: a history or none, with one row or one current version of each of its keys."""
+    write = job.node.write
+    if write.mode == "scd2" and "valid_from" not in state.roles:
         raise TableError(
             f"{job.target.label} keeps no versions: it was not written with mode: scd2",
             hint="write another table, or set the mode back",
         )
-    if state and job.node.write.mode == "upsert" and "valid_from" in state.roles:
+    if write.mode == "upsert" and "valid_from" in state.roles:
         raise TableError(f"{job.target.label} keeps versions: it was written with mode: scd2", hint="set the mode back")
-    _check_partitions(job, rows, state)
-    if state is None:  # later the table itself is asked
-        _check_filter(job, [*rows.schema.names, *roles.values()])
+    before = job.past.memory.get("keys", write.keys)
+    if write.keyed and {k.casefold() for k in before} != {k.casefold() for k in write.keys}:
+        raise TableError(
+            f"{job.target.label} was written with keys ({', '.join(before)}), and write.keys is "
+            f"({', '.join(write.keys)}) now: of such a key it may hold several rows",
+            hint="set write.keys back, or write another table, which is then built from the start",
+        )
 
 
 def _check_filter(job: Job, known: Sequence[str]) -> None:
@@ -368,7 +403,7 @@ def evaluate(job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Reco
     try:
         if made.question is None:
             said = slice_.followed.warnings if slice_.followed else ()
-            return Outcome(slice_, rows, made, _evaluate_unkeyed(engine, made), warnings=said)
+            return Outcome(slice_, rows, made, _evaluate_unkeyed(engine, made), warnings=(*said, *made.warnings))
         return _evaluate_keyed(job, engine, slice_, rows, made)
     except DuplicateKeys:
         raise duplicate_keys(engine, rows, job.node.write.keys) from None

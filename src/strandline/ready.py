@@ -127,6 +127,7 @@ def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
         coverage["lacks"] = lacks
     if job.node.write.keyed:
         coverage["at"] = job.at.isoformat()
+        coverage["keys"] = list(job.node.write.keys)
     m, counts = outcome.measured, outcome.changes.counts
     if m:
         new = outcome.verdict.found if outcome.verdict and outcome.verdict.kind == "hold" else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlglot import exp
@@ -14,7 +14,7 @@ from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.model import NodeConfig
 from strandline.control.watermark import Limits, Mark, advanced, limits
 from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource
-from strandline.engine.sources.files import fingerprint, newest
+from strandline.engine.sources.files import Found, fingerprint, listed, single
 from strandline.errors import ReadError
 from strandline.job import Feed, Job
 from strandline.plan.reading import Input, hidden, is_lake, source_of, table_of
@@ -36,6 +36,14 @@ class Followed:
 
 
 @dataclass(frozen=True)
+class Arrived:
+    """Which of the files that an append takes by their time may have brought rows before."""
+
+    doubtful: tuple[str, ...] = ()
+    single: bool = False  # there is one file, so what the table has came from it
+
+
+@dataclass(frozen=True)
 class Slice:
     """What was read: rows by alias, what they cover, and how many there were once something counted them."""
 
@@ -47,6 +55,7 @@ class Slice:
     marked: tuple[str, ...] = ()  # the watermark columns of a limited read
     outdated: str | None = None  # why nothing was taken of a snapshot: it is older than the one before
     followed: Followed | None = None  # how its sources' changes were followed, if they were
+    arrived: Arrived | None = None  # of files that are appended by the time they were written
 
     @property
     def rows_read(self) -> int | None:
@@ -67,6 +76,8 @@ class _Read:
     snapshot: Any = None
     whole: bool = True
     outdated: str | None = None
+    files: Mapping[str, Any] | None = None  # those that need not be read again
+    arrived: Arrived | None = None
 
 
 def pinned(job: Job, engine: Engine) -> dict[str, list[Any]] | None:
@@ -115,9 +126,11 @@ def read(job: Job, engine: Engine) -> Slice:
         coverage["window"] = {n: [_text(v, types[n]) for v in bounds] for n, bounds in only.window.items()}
     if only.snapshot is not None:
         coverage["snapshot"] = only.snapshot
+    if only.files is not None:
+        coverage["files"] = only.files
     rows = {alias: r.scan.relation for alias, (_, r) in found.items()}
     scans = [r.scan for _, r in found.values()]
-    return Slice(rows, scans, versions, coverage, only.window, only.columns, only.outdated)
+    return Slice(rows, scans, versions, coverage, only.window, only.columns, only.outdated, arrived=only.arrived)
 
 
 def _text(value: Any, type_: str) -> str | None:
@@ -306,16 +319,42 @@ def _by_time(input_: Input) -> bool:
 
 
 def _files_by_time(job: Job, engine: Engine, input_: Input, source: FileSource) -> _Read:
-    """Files written since the last run; the newest of them is the new mark."""
+    """Files written since the last run; the newest of them is the new mark.
+
+    They are listed once: what arrives while they are read is for the next run.
+    """
     incremental = input_.read.incremental
     assert incremental is not None
-    old, latest = job.past.marks().get(FILES), newest(source)
+    old, there = job.past.marks().get(FILES), listed(source)
     lag = incremental.lag if isinstance(incremental.lag, timedelta) else timedelta(seconds=incremental.lag or 0)
-    if old is not None:
-        source = replace(source, since=old.value - lag)
-    scan, _ = _staged(engine, engine.scan(source).relation, {})
-    mark = advanced(old, latest, "timestamp")
-    return _Read(scan, marks={FILES: mark} if mark else {}, whole=False)
+    since = old.value - lag if old is not None else None
+    taken = [f for f in there if since is None or f.modified >= since]
+    appends, memory = job.node.write.mode == "append", job.past.memory.get("files")
+    if appends:
+        taken = [f for f in taken if memory is None or memory["read"].get(f.name) != f.stamp]
+    only = frozenset(f.name for f in taken)
+    scan, _ = _staged(engine, engine.scan(replace(source, since=since, only=only)).relation, {})
+    mark = advanced(old, max((f.modified for f in there), default=None), "timestamp")
+    found = _Read(scan, marks={FILES: mark} if mark else {}, whole=False)
+    if not appends or mark is None:
+        return found
+    arrived = Arrived(tuple(f.name for f in taken if _read_before(f, memory)), single(source))
+    return replace(found, files=_remembered(there, mark.value - lag), arrived=arrived)
+
+
+def _remembered(there: Sequence[Found], since: datetime) -> dict[str, Any]:
+    """The files that the next run would take by their time, and which have been read by now.
+
+    One without a byte has brought nothing: somebody is about to write it.
+    """
+    return {"since": since.isoformat(), "read": {f.name: f.stamp for f in there if f.modified >= since and f.size}}
+
+
+def _read_before(file: Found, memory: Mapping[str, Any] | None) -> bool:
+    """May an append have brought rows of this file, as it is or as it was?"""
+    if memory is None:  # by a run that did not remember files
+        return True
+    return file.name in memory["read"] or file.modified < datetime.fromisoformat(memory["since"])
 
 
 def count(engine: Engine, rows: Relation) -> int:

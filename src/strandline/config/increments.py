@@ -42,7 +42,8 @@ class IncrementalConfig(FeedOptions):
     **Solution:** `stateful` remembers the highest value of a column and reads from there on, minus `watermark_lag`
     for rows that arrive late; `rolling_window` reads the last days again, each time. The lower bound is always read
     again; rows that are there already are never written twice. Rows without a value in the column are read each time.
-    Files may do without `column`: then the time they were last written counts. `cdf` reads the change feed of a lake
+    Files may do without `column`: then the time they were last written counts, and `append` takes a file again only
+    when it was written again, and then what that file did not have before. `cdf` reads the change feed of a lake
     table, deletes included; it takes `primary_keys`, `deduplication_columns`, `load_id` and `from_version`.
 
     ```yaml

@@ -63,7 +63,7 @@ class WriteConfig(Model):
     are not written. `scd2` keeps every version with its time. `update_condition` says which changes count.
     `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what becomes of deletes that were found: `soft`
     flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an incremental `append` compares the
-    rows it reads again with the newest row of their key only.
+    rows it reads again with what was appended last of their key; `add_metadata` tells which that is.
 
     ```yaml
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}

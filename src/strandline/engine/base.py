@@ -61,6 +61,7 @@ class FileSource:
     multiline: bool = True
     file_column: str | None = None
     since: datetime | None = None  # only files modified at or after it
+    only: frozenset[str] | None = None  # and of those only these, by their paths below the root
 
     @property
     def label(self) -> str:

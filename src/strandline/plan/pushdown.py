@@ -1,7 +1,7 @@
 """What a source need not send: columns nobody asks for, and rows a leading filter would drop anyway.
 
 A pushed predicate is only ever a hint. The filter is evaluated again by the engine, so a predicate may be pushed
-when the database keeps *at least* the rows that the engine would keep.
+when the database keeps *at least* the rows that the engine would keep, and nobody looks at the rows before the filter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from sqlglot import exp
 
-from strandline.config.model import NodeConfig
+from strandline.config.model import NodeConfig, StepConfig
 from strandline.errors import TransformError
 from strandline.sql.expr import ident, lit
 from strandline.sql.portable import family, parse, well_formed
@@ -38,15 +38,22 @@ def columns_needed(node: NodeConfig) -> tuple[str, ...] | None:
 
 
 def predicates(node: NodeConfig) -> list[exp.Expr]:
-    """The conditions of the leading filters, one by one."""
+    """The conditions of the leading filters, one by one; none where a row that they drop shows that it is there."""
     found: list[exp.Expr] = []
-    for step in node.transform.steps if node.transform else []:
+    steps = node.transform.steps if node.transform else []
+    if node.settings.delete_missing and not any(_looks(s) for s in steps):
+        return []  # deletes are looked for in the whole slice, as it was read
+    for step in steps:
         if step.operation not in ("filter", "select", "drop"):
             break
         tree = _tree(step.params.get("condition")) if step.operation == "filter" else None
         if tree is not None:
             found += list(tree.flatten()) if isinstance(tree, exp.And) else [tree]
     return found
+
+
+def _looks(step: StepConfig) -> bool:
+    return step.operation == "detect_deletes" and step.params.get("mode") != "none"
 
 
 def pushed(predicate: exp.Expr, types: dict[str, str], dialect: str) -> exp.Expr | None:

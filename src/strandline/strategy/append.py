@@ -30,7 +30,10 @@ from strandline.sql.portable import family, fault
 from strandline.strategy.changes import ACTION, METADATA, Proposal, Removals
 from strandline.types import Column, Relation, Schema, Snapshot
 
-_COPY = "_strandline_copy"
+_COPY = "_strandline_copy"  # which of several equal rows
+_COPIES = "_strandline_copies"  # how many equal rows there are
+_RANK = "_strandline_rank"  # 1: appended last of its key
+_ROWS = "_strandline_rows"  # how many rows a key has
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Reread:
     lows: Mapping[str, Any]
     marks: Sequence[str] = ()
     keys: Sequence[str] = ()
+    apart: Sequence[str] = ()  # metadata that keeps equal rows apart: those of another file came with that file
 
 
 @dataclass(frozen=True)
@@ -80,42 +84,70 @@ def overwrite(slice_: Snapshot, fit: Fit, partition_by: tuple[str, ...], *, firs
 
 def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.Select:
     """The rows that the table does not have yet, as multisets: two equal rows need two that are there."""
-    compared = [c for c in fit.columns if c.fold not in METADATA and c.name in rows.schema and family(c.type) != "map"]
+    quiet = {*METADATA} - {n.casefold() for n in reread.apart}
+    compared = [c for c in fit.columns if c.fold not in quiet and c.name in rows.schema and family(c.type) != "map"]
     names = [c.name for c in compared]
+    keys = [c.name for k in reread.keys if (c := fit.columns.get(k))]
     come = select(*_values(rows, fit.columns)).from_(table(rows.name))
-    come = select(*(col(n) for n in fit.columns.names), named(_copy(names), _COPY)).from_(come.subquery("r"))
-    there = select(*_values(reread.target, compared)).from_(_range(reread, fit.columns).subquery("g"))
-    there = select(*map(col, names), named(_copy(names), _COPY)).from_(there.subquery("u"))
-    on = all_of([*(same(col(n, OUTER), col(n, "t")) for n in names), eq(col(_COPY, OUTER), col(_COPY, "t"))])
-    have = select(lit(1)).from_(there.subquery("t")).where(on)
+    several = [named(over(exp.Count(this=exp.Star()), keys), _ROWS)] if keys else []
+    come = select(*(col(n) for n in fit.columns.names), named(_copy(names), _COPY), *several).from_(come.subquery("r"))
+    there, rank = _range(reread, fit.columns), [_RANK] if keys else []
+    if keys:
+        there = _ranked(reread, there, names, _clock(reread, rows, stamp))
+    there = select(*_values(reread.target, compared), *map(col, rank)).from_(there.subquery("g"))
+    there = select(*map(col, [*names, *rank]), named(_copy(names, rank), _COPY)).from_(there.subquery("u"))
+    on = [*(same(col(n, OUTER), col(n, "t")) for n in names), eq(col(_COPY, OUTER), col(_COPY, "t"))]
+    if keys:  # a key that comes with several rows has no newest one: all that the table has of it counts
+        on.append(any_of([exp.GT(this=col(_ROWS, OUTER), expression=lit(1)), eq(col(_RANK, "t"), lit(1))]))
+    have = select(lit(1)).from_(there.subquery("t")).where(all_of(on))
     stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
     out = select(*(col(n, OUTER) for n in fit.columns.names), *stamped, named(lit("insert"), ACTION))
     return out.from_(come.subquery(OUTER)).where(exp.Not(this=exp.Exists(this=have)))
 
 
-def _copy(names: Sequence[str]) -> exp.Expr:
+def _copy(names: Sequence[str], first: Sequence[str] = ()) -> exp.Expr:
     """Which of several equal rows this one is."""
-    return over(exp.RowNumber(), names, [ordered(col(names[0]))]) if names else over(exp.RowNumber(), [])
+    return over(exp.RowNumber(), names, [ordered(col(n)) for n in (*first, *names[:1])])
 
 
 def _range(reread: Reread, columns: Schema) -> exp.Select:
-    """The rows of the table that the read may bring again; with keys the newest row of each key only."""
+    """The rows of the table that the read may bring again."""
     target = reread.target
-    every = [col(n) for n in target.schema.names]
-    rows = select(*every).from_(table(target.name))
+    rows = select(*(col(n) for n in target.schema.names)).from_(table(target.name))
     if len(reread.lows) == 1:
         ((name, low),) = reread.lows.items()
         if (column := target.schema.get(name)) and family(column.type) == family_of(columns, name):
             at_least = exp.GTE(this=col(column.name), expression=cast(lit(low), column.type))
             rows = rows.where(any_of([at_least, is_null(col(column.name))]))
-    if not reread.keys:
-        return rows
-    keys = [c.name for k in reread.keys if (c := target.schema.get(k))]
-    order = [*reread.marks, "_extracted_at", "_batch_id"]
-    newest = [ordered(col(c.name), desc=True) for n in order if (c := target.schema.get(n))]
-    rank = over(exp.RowNumber(), keys, newest or [ordered(col(keys[0]))])
-    ranked = select(*(e.copy() for e in every), named(rank, "_strandline_rank")).from_(rows.subquery("w"))
-    return select(*(e.copy() for e in every)).from_(ranked.subquery("n")).where(eq(col("_strandline_rank"), lit(1)))
+    return rows
+
+
+def _clock(reread: Reread, rows: Relation, stamp: Stamp | None) -> list[str]:
+    """The columns that say when a row was appended; only those that are still written, or the newest had none."""
+    wanted = [stamp.column] if stamp else []
+    wanted += ["_extracted_at"] if "_extracted_at" in rows.schema else []
+    return [c.name for n in wanted if (c := reread.target.schema.get(n))]
+
+
+def _ranked(reread: Reread, rows: exp.Select, names: Sequence[str], clock: Sequence[str]) -> exp.Select:
+    """The rows with their rank within their key: 1 for what was appended last.
+
+    Where no column says when that was, it is the state with the most copies, then the highest mark: each state was
+    appended because the one before it was another, so one that came back has one copy more.
+    """
+    schema = reread.target.schema
+
+    def spelled(wanted: Iterable[str]) -> list[str]:
+        return [c.name for n in wanted if (c := schema.get(n))]
+
+    every = schema.names
+    if not clock:
+        copies = named(over(exp.Count(this=exp.Star()), spelled(names)), _COPIES)
+        rows = select(*map(col, every), copies).from_(rows.subquery("w"))
+        clock = [_COPIES, *spelled(reread.marks)]
+    newest = [ordered(col(n), desc=True) for n in clock]
+    rank = over(exp.Rank(), spelled([*reread.keys, *reread.apart]), newest)
+    return select(*map(col, every), named(rank, _RANK)).from_(rows.subquery("n"))
 
 
 def family_of(columns: Schema, name: str) -> str:

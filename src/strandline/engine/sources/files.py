@@ -23,22 +23,41 @@ class FileGroup:
     columns: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Found:
+    """A file as it was found: its path below the root, its size, when it was modified, and both to the last digit."""
+
+    name: str
+    size: int
+    modified: datetime
+    stamp: str
+
+
 def find(source: FileSource) -> list[Path]:
     """The files of a source, sorted. None is an error; but none since a time is a quiet day, and an empty list."""
-    return [p for p in _matching(source) if source.since is None or _modified(p) >= source.since]
+    found = [p for p in _matching(source) if source.since is None or _modified(p) >= source.since]
+    return found if source.only is None else [p for p in found if _name(p, source) in source.only]
 
 
-def newest(source: FileSource) -> datetime | None:
-    """When the newest of all matching files was modified, in UTC; None when there is no file."""
-    found = _matching(source, required=False)
-    return max((_modified(p) for p in found), default=None)
+def listed(source: FileSource) -> list[Found]:
+    """All matching files as they are at this moment; none is no error here."""
+    found = []
+    for path in _matching(source, required=False):
+        stat = path.stat()
+        size, written = stat.st_size, stat.st_mtime_ns
+        found.append(Found(_name(path, source), size, _instant(written), f"{size}-{written}"))
+    return found
 
 
 def fingerprint(source: FileSource) -> str:
     """What tells these files from those of another day: their names, sizes and times."""
-    root = source.root.resolve()
-    found = [(p.relative_to(root).as_posix(), p.stat().st_size, p.stat().st_mtime_ns) for p in find(source)]
+    found = [(_name(p, source), p.stat().st_size, p.stat().st_mtime_ns) for p in find(source)]
     return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+
+
+def single(source: FileSource) -> bool:
+    """Does the pattern name one file, and can never mean another?"""
+    return (source.root / source.pattern).is_file()
 
 
 def quiet(source: FileSource) -> bool:
@@ -51,12 +70,20 @@ def shape(source: FileSource) -> FileSource:
     """The newest of all matching files alone: it says which columns an empty slice has."""
     latest = max(_matching(source), key=lambda p: (p.stat().st_size > 0, _modified(p), str(p)))
     pattern = escape(str(latest.relative_to(source.root.resolve())))
-    return replace(source, pattern=pattern, since=None)
+    return replace(source, pattern=pattern, since=None, only=None)
+
+
+def _name(path: Path, source: FileSource) -> str:
+    return path.relative_to(source.root.resolve()).as_posix()
 
 
 def _modified(path: Path) -> datetime:
+    return _instant(path.stat().st_mtime_ns)
+
+
+def _instant(nanoseconds: int) -> datetime:
     """To the microsecond, rounded down: a float of seconds would not be exact."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=path.stat().st_mtime_ns // 1000)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=nanoseconds // 1000)
 
 
 def _matching(source: FileSource, *, required: bool = True) -> list[Path]:
