@@ -169,3 +169,14 @@ def test_a_source_that_was_left_out_for_a_while(shop: Shop) -> None:
     ):
         shop.run(nodes)
         assert shop.living("t") == expected
+
+
+def test_files_of_another_folder_are_read_whatever_their_names(shop: Shop) -> None:
+    for folder in ("one", "two"):
+        place = shop.folder / "landing" / folder
+        place.mkdir(parents=True)
+        (place / "rows.csv").write_text(f"id,v\n1,{folder}\n")
+    for folder in ("one", "two"):
+        read = {"connection": "files", "path": f"{folder}/*.csv", "incremental": {"mode": "stateful"}}
+        shop.run(node("n", read, "t", "append"))
+    assert [v for _, v in shop.living("t")] == ["one", "two"]

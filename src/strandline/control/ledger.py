@@ -169,7 +169,7 @@ class Batch:
         memory = covered(list(self.previous.values()))
         if set(memory.get(READS, self.previous)) >= set(self.sources):
             return memory
-        return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot")}
+        return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot", "files")}
 
 
 def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:
