@@ -14,16 +14,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import strategies as st
 from tests.parity.lab import MemoryStore, for_all
 
 from strandline.engine.base import Platform
+from strandline.engine.delta_log import SYSTEM
 from strandline.job import Job
 from strandline.result import NodeResult
 from strandline.run import Runner
-from strandline.testing.feeds import COLUMNS, KEYS, QUERIES, Query
+from strandline.testing.feeds import COLUMNS, KEYS, QUERIES, Query, Writing, written
 from strandline.testing.frames import arrow, read_table
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
@@ -32,6 +34,8 @@ from strandline.types import Clock
 FEED = {"delta.enableChangeDataFeed": "true"}
 EXAMPLES = {"pandas": 2, "spark": 1}  # per query; `make soak` follows many more
 ON_SPARK = (QUERIES[5], QUERIES[9])
+FLAG = "_is_deleted"
+GONE = 2  # the number by which a row announces its delete
 
 
 @dataclass(frozen=True)
@@ -76,15 +80,45 @@ def pasts(query: Query, most: int) -> st.SearchStrategy[list[list[Change]]]:
     return st.tuples(loaded, later).map(lambda both: [both[0], *both[1]])
 
 
+@dataclass(frozen=True)
+class How:
+    """How the node writes, and whether its sources flag what they delete."""
+
+    mode: str
+    hard: bool = False
+    sequence: bool = False
+    announces: bool = False
+    flags: bool = False
+
+    def write(self, query: Query) -> dict[str, Any]:
+        found: dict[str, Any] = {"mode": self.mode, "keys": query.keys}
+        found |= {"delete_strategy": "hard"} if self.hard else {}
+        found |= {"sequence_by": query.number} if self.sequence else {}
+        return found | ({"delete_when": f"{query.number} = {GONE}"} if self.announces else {})
+
+    def meaning(self, query: Query) -> Writing:
+        by = query.number if self.sequence else None
+        return Writing(query.keys, by, lambda row: self.announces and row[query.number] == GONE)
+
+
+def hows() -> st.SearchStrategy[How]:
+    """A sequence needs rows that stay, and versions by batch time have none."""
+    modes = [("upsert", False, True), ("upsert", False, False), ("upsert", True, False)]
+    modes += [("scd2", False, False), ("scd2", True, False)]
+    return st.tuples(st.sampled_from(modes), st.booleans(), st.booleans()).map(lambda c: How(*c[0], *c[1:]))
+
+
 class World:
     """Three lake tables that others change, and one node that follows them."""
 
-    def __init__(self, folder: Path, platform: Platform, query: Query, mode: str, *, hard: bool) -> None:
-        self.folder, self.platform, self.query = folder, platform, query
+    def __init__(self, folder: Path, platform: Platform, query: Query, how: How) -> None:
+        self.folder, self.platform, self.query, self.how = folder, platform, query, how
         self.tables: dict[str, dict[int, dict[str, Any]]] = {t: {} for t in query.tables}
+        self.flagged: dict[str, dict[int, dict[str, Any]]] = {t: {} for t in query.tables}
+        self.target: dict[Any, Any] = {}
         for name in query.tables:
-            write_deltalake(self.place(name), arrow(Frame(COLUMNS[name], [])), configuration=FEED)
-        self.project = make_project(folder, [node(query, mode, hard=hard)])
+            write_deltalake(self.place(name), self._arrow(name, {}), configuration=FEED)
+        self.project = make_project(folder, [node(query, how)])
         self.store, self.numbers = MemoryStore(folder / "notes"), itertools.count(1)
         self.clock = Clock(datetime(2024, 10, 27, 0, 30, tzinfo=UTC))
 
@@ -93,7 +127,7 @@ class World:
 
     def change(self, change: Change) -> None:
         names = [n for n, _ in COLUMNS[change.table]]
-        key, there = KEYS[change.table], self.tables[change.table]
+        key, there, flagged = KEYS[change.table], self.tables[change.table], self.flagged[change.table]
         come = {row[0]: dict(zip(names, row, strict=True)) for row in change.rows}
         delta = DeltaTable(self.place(change.table))
         match change.verb:
@@ -102,28 +136,45 @@ class World:
                 merge.when_matched_update_all().when_not_matched_insert_all().execute()
                 there.update(come)
             case "delete":
-                delta.delete(f"{key} = {change.key}")
-                there.pop(change.key, None)
-            case "rekey" if change.key in there and change.key + 10 not in there:
+                self._delete(delta, f"{key} = {change.key}")
+                self._flag(change.table, [change.key])
+            case "rekey" if change.key in there and change.key + 10 not in {*there, *flagged}:
                 delta.update(updates={key: f"{key} + 10"}, predicate=f"{key} = {change.key}")
                 there[change.key + 10] = {**there.pop(change.key), key: change.key + 10}
             case "clear":
-                delta.delete()
-                there.clear()
+                self._delete(delta, None)
+                self._flag(change.table, list(there))
             case "overwrite":
-                there.clear()
+                self._flag(change.table, list(there))
                 there.update(come)
-                self._replace(change.table)
+                self._replace(change.table, {**flagged, **come})
             case "rewrite":
-                self._replace(change.table)
+                self._replace(change.table, {**there, **flagged})
             case "compact":
                 delta.optimize.compact()
+        for back in there:
+            flagged.pop(back, None)
 
-    def _replace(self, name: str) -> None:
-        write_deltalake(self.place(name), self._arrow(name, self.tables[name]), mode="overwrite")
+    def _delete(self, delta: DeltaTable, where: str | None) -> None:
+        if self.how.flags:
+            delta.update(updates={FLAG: "true"}, predicate=where)
+        else:
+            delta.delete(where)
 
-    def _arrow(self, name: str, rows: dict[int, dict[str, Any]]) -> Any:
-        return arrow(Frame(COLUMNS[name], list(rows.values())))
+    def _flag(self, name: str, keys: list[int]) -> None:
+        went = {k: self.tables[name].pop(k) for k in keys if k in self.tables[name]}
+        if self.how.flags:
+            self.flagged[name] |= {k: {**row, FLAG: True} for k, row in went.items()}
+
+    def _replace(self, name: str, rows: dict[int, dict[str, Any]]) -> None:
+        write_deltalake(self.place(name), self._arrow(name, rows), mode="overwrite")
+
+    def _arrow(self, name: str, rows: dict[int, dict[str, Any]]) -> pa.Table:
+        plain = arrow(Frame(COLUMNS[name], list(rows.values())))
+        if not self.how.flags:
+            return plain
+        flag = pa.field(FLAG, pa.bool_(), metadata={SYSTEM: "deleted"})
+        return plain.append_column(flag, pa.array([row.get(FLAG, False) for row in rows.values()], pa.bool_()))
 
     def run(self) -> NodeResult:
         self.clock = Clock(self.clock.now + timedelta(hours=1))
@@ -132,9 +183,10 @@ class World:
             return Runner(self.store, f"run{next(self.numbers)}").run(job, engine)
 
     def check(self) -> None:
-        """The living rows are those that the SQL gives over the tables as they are."""
+        """The living rows are those that the SQL gives over the tables as they are, written as the node writes."""
         tables = {name: list(rows.values()) for name, rows in self.tables.items()}
-        wanted = self.query.rows(tables)
+        self.target = written(self.target, self.query.rows(tables), self.how.meaning(self.query))
+        wanted = [{n: v for n, v in row.items() if n != FLAG} for row in self.target.values() if not row[FLAG]]
         found = read_table(self.folder / "lake" / "t").rows
         current = [r for r in found if r.get("_is_current", True) and not r.get("_is_deleted", False)]
         names = [n for n in (current[0] if current else ()) if not n.startswith("_")]
@@ -145,9 +197,8 @@ def counted(rows: list[dict[str, Any]]) -> Counter[tuple[tuple[str, Any], ...]]:
     return Counter(tuple(sorted(row.items())) for row in rows)
 
 
-def node(query: Query, mode: str, *, hard: bool) -> dict[str, Any]:
+def node(query: Query, how: How) -> dict[str, Any]:
     limits = {"mode": "feed", "keys": query.keys, "max_delete_percent": None, "on_empty_source": "apply"}
-    strategy = {"delete_strategy": "hard"} if hard else {}
     return {
         "name": "n",
         "sources": [
@@ -156,30 +207,28 @@ def node(query: Query, mode: str, *, hard: bool) -> dict[str, Any]:
         ],
         "transform": {"steps": [{"operation": "detect_deletes", "params": limits}]},
         "transformation_sql": query.sql(),
-        "write": {"connection": "lake", "table": "t", "mode": mode, "keys": query.keys, **strategy},
+        "write": {"connection": "lake", "table": "t", **how.write(query)},
     }
 
 
 @contextmanager
-def world(platform: Platform, query: Query, mode: str, *, hard: bool) -> Iterator[World]:
+def world(platform: Platform, query: Query, how: How) -> Iterator[World]:
     folder = Path(tempfile.mkdtemp(prefix="strandline-feeds-"))
     try:
-        yield World(folder, platform, query, mode, hard=hard)
+        yield World(folder, platform, query, how)
     finally:
         shutil.rmtree(folder)
 
 
 def follow(engine_name: str, platform: Platform, query: Query) -> None:
     """Many pasts; none of them needs everything computed again."""
-    cases = st.tuples(
-        pasts(query, 4 if engine_name == "pandas" else 2), st.sampled_from(["upsert", "scd2"]), st.booleans()
-    )
+    cases = st.tuples(pasts(query, 4 if engine_name == "pandas" else 2), hows())
     ways = Counter[str]()
 
     @for_all(engine_name, cases, counts=EXAMPLES)
-    def _(case: tuple[list[list[Change]], str, bool]) -> None:
-        past, mode, hard = case
-        with world(platform, query, mode, hard=hard) as at:
+    def _(case: tuple[list[list[Change]], How]) -> None:
+        past, how = case
+        with world(platform, query, how) as at:
             for changes in past:
                 for change in changes:
                     at.change(change)

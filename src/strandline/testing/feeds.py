@@ -1,7 +1,8 @@
 """What following changes means, in plain Python: a table's net change, and small queries over three tables.
 
 The queries are of the class that is followed change by change: filters, projections, inner and left joins of up to
-three tables, GROUP BY. `rows` evaluates one over whole tables; whatever was followed must end up there.
+three tables, GROUP BY. `rows` evaluates one over whole tables, and `written` says what a table is after such a result;
+whatever was followed must end up there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from strandline.testing.oracle import rank
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
@@ -29,6 +32,31 @@ def net(old: Iterable[Row], new: Iterable[Row]) -> tuple[Counter[tuple[Any, ...]
 
 
 @dataclass(frozen=True)
+class Writing:
+    """What decides which rows of a result come and go."""
+
+    keys: Sequence[str]
+    sequence_by: str | None = None
+    delete_when: Callable[[Row], bool] = lambda _: False
+
+
+def written(stored: Mapping[Any, Row], result: Iterable[Row], how: Writing) -> dict[Any, Row]:
+    """A table by its keys, with flags, after a whole result: what is not in it is gone, older rows change nothing."""
+    table: dict[Any, Row] = {key: {**row, "_is_deleted": True} for key, row in stored.items()}
+    by = how.sequence_by
+    for row in result:
+        key = tuple(row[k] for k in how.keys)
+        old = stored.get(key)
+        if old is not None and by and rank(row[by]) < rank(old[by]):
+            table[key] = old
+        elif how.delete_when(row):
+            table[key] = {**(old or row), **({by: row[by]} if by else {}), "_is_deleted": True}
+        else:
+            table[key] = {**row, "_is_deleted": False}
+    return table
+
+
+@dataclass(frozen=True)
 class Query:
     """One query over o, and perhaps c and r."""
 
@@ -44,6 +72,11 @@ class Query:
     @property
     def tables(self) -> list[str]:
         return ["o", *(t for t in ("c", "r") if getattr(self, t))]
+
+    @property
+    def number(self) -> str:
+        """A number in its result that rises and falls."""
+        return "total" if self.group else "x1"
 
     def sql(self) -> str:
         joins = [f"{self.c.upper()} JOIN c ON o.cid = c.cid"] if self.c else []
