@@ -47,8 +47,8 @@ class Shop:
                 "write": {"connection": "lake", "table": "gold", "mode": "overwrite"},
             },
         ]
-        erp = {"type": "sql", "url": "sqlite:///erp.db"}
-        self.project: StrandlineProject = make_project(folder, nodes, connections={"erp": erp})
+        self.nodes, self.erp = nodes, {"type": "sql", "url": "sqlite:///erp.db"}
+        self.project: StrandlineProject = make_project(folder, nodes, connections={"erp": self.erp})
 
     def sql(self, *statements: str) -> None:
         for statement in statements:
@@ -226,6 +226,74 @@ def test_explain_says_what_is_wrong_with_the_question(tmp_path: Path, pandas_pla
         main(["explain", *args, "--project-dir", str(tmp_path)])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+KEPT = {"connection": "lake", "table": "silver", "mode": "upsert", "keys": ["id"]}
+DETECT = {"mode": "snapshot_diff", "keys": ["id", "name"]}
+WAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "no step": ({"transform": None}, "node `silver` no longer looks for deletes"),
+    "ignored": ({"write": KEPT | {"delete_strategy": "ignore"}}, "node `silver` no longer looks for deletes"),
+    "other keys": (
+        {
+            "write": KEPT | {"keys": ["id", "name"]},
+            "transform": {"steps": [{"operation": "detect_deletes", "params": DETECT}]},
+        },
+        "the keys of node `silver` are (id, name) now, and they are held by (id)",
+    ),
+    "another table": (
+        {"write": KEPT | {"table": "gilded"}},
+        "node `silver` writes lake.gilded now, and they are held for lake.silver",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_nobody_looks_for_any_more_cannot_be_approved_but_rejected(tmp_path: Path, pandas_platform, way) -> None:
+    changed, why = WAYS[way]
+    shop = Shop(tmp_path, pandas_platform)
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run().run_id
+    bronze, silver, _ = shop.nodes
+    node = {k: v for k, v in {**silver, **changed}.items() if v is not None}
+    shop.project = make_project(tmp_path, [bronze, node], connections={"erp": shop.erp})
+    with pytest.raises(UsageError) as refused:
+        shop.project.approve(held, platform=pandas_platform)
+    assert why in str(refused.value)
+    assert f"strandline reject {held}" in str(refused.value)
+    assert len(shop.project.holds()["silver"]) == 4
+    shop.project.reject(held)
+    assert shop.project.holds() == {}
+
+
+def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(tmp_path: Path, pandas_platform) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    bronze, silver, _ = shop.nodes
+    second = silver | {"name": "second", "write": silver["write"] | {"table": "second"}}
+    shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run().run_id
+    second.pop("transform")
+    shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
+    result = shop.project.approve(held, platform=pandas_platform)
+    assert [(n.name, n.status, n.deleted) for n in result.nodes] == [("silver", "success", 4), ("second", "failed", 0)]
+    assert (result.status, result.exit_code) == ("failed", 1)
+    assert "no longer looks for deletes" in result.nodes[1].error["message"]
+    assert list(shop.project.holds()) == ["second"]
+    shop.project.reject(held)
+    assert shop.project.holds() == {}
+
+
+def test_holds_of_a_node_that_is_gone_say_so(tmp_path: Path, pandas_platform) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run().run_id
+    shop.project = make_project(tmp_path, shop.nodes[:1], connections={"erp": shop.erp})
+    for decide in (shop.project.approve, shop.project.reject):
+        with pytest.raises(UsageError, match="holds deletes of `silver`, which this project no longer has"):
+            decide(held)
 
 
 def test_status_tells_how_many_deletes_are_held(tmp_path: Path, pandas_platform, capsys) -> None:

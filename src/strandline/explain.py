@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from strandline.control.ledger import ChangeRow
+from strandline.control.undo import UNDOES
 from strandline.engine.delta_log import describe
-from strandline.engine.delta_past import Commit, commits, rows_at
+from strandline.engine.delta_past import Commit, Key, commits, rows_at
 from strandline.errors import ReadError, UsageError
 from strandline.job import Job
-from strandline.sql.portable import family, well_formed
+from strandline.sql.values import exact
 from strandline.strategy.changes import METADATA
 from strandline.types import Schema
 
@@ -44,6 +45,7 @@ class Event:
     version: int | None = None
     mode: str | None = None
     changes: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # column → before, after
+    undone_by: str | None = None  # the run that took it back
 
 
 @dataclass(frozen=True)
@@ -62,19 +64,28 @@ class Story:
 
 def explain(job: Job, store: DeltaStore, key: Mapping[str, str]) -> Story:
     """What became of the row with these keys."""
-    state_key = _keys(job, key)
+    given = _keys(job, key)
     past = commits(job.target)
     if not past:
         raise ReadError(f"there is no table {job.target.label} yet", hint=f"run node `{job.node.name}` first")
     state = describe(job.target)
-    _refuse_mistyped(state_key, state.schema if state else Schema(()))
-    noted = [c for c in store.changes(job.node.name) if _is(json.loads(c.key), state_key)]
-    events, now = _from_table(job, past, state_key, noted, state.roles if state else {})
+    schema, roles = (state.schema, state.roles) if state else (Schema(()), {})
+    value, undone = _typed(given, schema), _undone(store, job.node.name, past)
+    noted = [c for c in store.changes(job.node.name, also=undone) if _is(json.loads(c.key), value, schema)]
+    events, now = _from_table(job, past, value, noted, roles)
     events += [
         Event(c.at, _NOTES[c.verb], c.reason, c.run_id, c.batch, None, c.mode) for c in noted if c.verb in _NOTES
     ]
+    events = [replace(e, undone_by=undone.get(e.run_id or "")) for e in events]
     events.sort(key=lambda e: (e.batch if e.batch is not None else 0, e.version or 0, e.at))
-    return Story(job.node.name, job.target.label, state_key, now, events)
+    return Story(job.node.name, job.target.label, given, now, events)
+
+
+def _undone(store: DeltaStore, node: str, past: Sequence[Commit]) -> dict[str, str]:
+    """The runs whose batches of a node were undone, each with the run that did it, as the records and the table say."""
+    rows = [(json.loads(r.coverage or "{}"), r.run_id) for r in store.runs() if r.node == node and r.counts]
+    rows += [(c.record.get("coverage") or {}, str(c.record.get("run_id"))) for c in past]
+    return {str(coverage[UNDOES]): run_id for coverage, run_id in rows if coverage.get(UNDOES)}
 
 
 def _keys(job: Job, key: Mapping[str, str]) -> dict[str, str | None]:
@@ -90,22 +101,31 @@ def _keys(job: Job, key: Mapping[str, str]) -> dict[str, str | None]:
     return {wanted[k]: None if v == "NULL" else "NULL" if v == "'NULL'" else v for k, v in given.items()}
 
 
-def _refuse_mistyped(key: Mapping[str, str | None], schema: Schema) -> None:
-    """A value that its column cannot hold is a slip of the pen, not a row that is not there."""
-    for name, value in key.items():
+def _typed(key: Mapping[str, str | None], schema: Schema) -> Key:
+    """The key's values; one that its column cannot hold is a slip of the pen, not a row that is not there."""
+    found: dict[str, Any] = {}
+    for name, text in key.items():
         column = schema.get(name)
-        if column and value is not None and not well_formed(value, family(column.type)):
-            hint = f"`{column.name}` is a {column.type}; NULL stands for NULL"
-            raise UsageError(f"the key {name}={value} is not a {column.type}", hint=hint)
+        try:
+            found[name] = exact(text, column.type) if column and text is not None else text
+        except ValueError:
+            kind = column.type if column else ""
+            hint = f"`{name}` is a {kind}; NULL stands for NULL"
+            raise UsageError(f"the key {name}={text} is not a {kind}", hint=hint) from None
+    return found
 
 
-def _is(found: Mapping[str, Any], key: Mapping[str, str | None]) -> bool:
+def _is(found: Mapping[str, Any], key: Key, schema: Schema) -> bool:
+    """Is a key that was noted the same value? It was noted as text, in the type that it had then."""
     have = {k.casefold(): None if v is None else str(v) for k, v in found.items()}
-    return all(k.casefold() in have and have[k.casefold()] == v for k, v in key.items())
+    try:
+        return _typed({k: have[k.casefold()] for k in key}, schema) == key
+    except (KeyError, UsageError):
+        return False
 
 
 def _from_table(
-    job: Job, past: Sequence[Commit], key: dict[str, str | None], noted: Sequence[ChangeRow], roles: Mapping[str, str]
+    job: Job, past: Sequence[Commit], key: Key, noted: Sequence[ChangeRow], roles: Mapping[str, str]
 ) -> tuple[list[Event], list[dict[str, Any]]]:
     """The events that the table's own versions tell, and the row as it is now."""
     events: list[Event] = []
@@ -139,11 +159,14 @@ def _event(
 ) -> Event:
     run_id, batch = commit.record.get("run_id"), commit.record.get("batch")
     row = reasons.get((str(run_id), int(batch or 0)))
-    if not commit.record:
+    undoes = commit.record.get("coverage", {}).get(UNDOES)
+    if undoes:
+        told, reason = "undone", f"run {undoes} was undone"
+    elif not commit.record:
         reason = f"a commit of somebody else ({commit.operation})"
     else:
         reason = row.reason if row else "read from the source"
-    changed = _changed(*rows, roles) if told in ("changed", "deleted", "revived") and all(rows) else {}
+    changed = _changed(*rows, roles) if told != "inserted" and all(rows) else {}
     return Event(commit.at, told, reason, run_id, batch, commit.version, row.mode if row else None, changed)
 
 

@@ -16,7 +16,7 @@ from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, redact, secret_values
 from strandline.control.foreseen import Foreseen
-from strandline.control.holds import open_holds
+from strandline.control.holds import open_holds, unapprovable
 from strandline.control.ledger import ChangeRow
 from strandline.engine import connect, staging
 from strandline.engine.base import Platform
@@ -243,8 +243,29 @@ class StrandlineProject:
         return RunResult(runner.run_id, "failed" if bad else "success", results)
 
     def approve(self, run_id: str, **how: Any) -> RunResult:
-        """Apply the deletes that a run held, as far as their keys are still missing: a run of its own."""
-        return self.run(list(self._holds(run_id)), approved=run_id, **how)
+        """Apply the deletes that a run held, as far as their keys are still missing: a run of its own.
+
+        What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
+        """
+        holds = self._holds(run_id)
+        refused = {n: error for n, rows in holds.items() if (error := self._unapprovable(n, rows))}
+        chosen = [n for n in holds if n not in refused]
+        if not chosen:
+            raise next(iter(refused.values()))
+        result = self.run(chosen, approved=run_id, **how)
+        if not refused:
+            return result
+        failed = [self._failed(name, error) for name, error in refused.items()]
+        return RunResult(result.run_id, "failed", [*result.nodes, *failed])
+
+    def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:
+        job = Job(self.config, self._node(name), Clock(datetime.now(UTC)))
+        looks = job.node.write.keyed and job.detection is not None
+        why = unapprovable(held, job.target.label, job.node.write.keys, looks=looks)
+        if why is None:
+            return None
+        hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
+        return UsageError(f"the deletes held by run {held[0].run_id} cannot be approved: {why}", hint=hint)
 
     def reject(self, run_id: str) -> RunResult:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
@@ -308,6 +329,12 @@ class StrandlineProject:
         known = [n for n in self.graph.order if n in found]
         if known:
             return {n: found[n] for n in known}
+        if found:
+            names = ", ".join(f"`{n}`" for n in found)
+            raise UsageError(
+                f"run `{run_id}` holds deletes of {names}, which this project no longer has",
+                hint="bring the node back under that name to approve or reject them",
+            )
         others = sorted({r.run_id for rows in open_holds(changes).values() for r in rows})
         hint = f"deletes are held by: {', '.join(others)}" if others else "no deletes are held"
         raise UsageError(f"run `{run_id}` holds no deletes", hint=did_you_mean(run_id, others) or hint)

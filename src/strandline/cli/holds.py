@@ -103,7 +103,8 @@ def tell(talk: Talk, story: Story) -> None:
 
 def _by(event: Event) -> str:
     mode = f" ({event.mode})" if event.mode else ""
-    return f"{mode}, run {event.run_id}" if event.run_id else mode
+    undone = f", undone by run {event.undone_by}" if event.undone_by else ""
+    return f"{mode}, run {event.run_id}{undone}" if event.run_id else mode
 
 
 def _shown(value: Any) -> str:

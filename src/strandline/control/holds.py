@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 
 from strandline.control.ledger import ChangeRow
 
@@ -20,3 +21,16 @@ def open_holds(changes: Iterable[ChangeRow], run_id: str | None = None) -> dict[
         if row.verb == "hold" and run_id in (None, row.run_id):
             found.setdefault(row.node, []).append(row)
     return found
+
+
+def unapprovable(held: Sequence[ChangeRow], table: str, keys: Sequence[str], *, looks: bool) -> str | None:
+    """Why no run can apply held deletes to what a node is now; None when one can look again for their keys."""
+    first, node = held[0], held[0].node
+    if first.target_table != table:
+        return f"node `{node}` writes {table} now, and they are held for {first.target_table}"
+    if not looks:
+        return f"node `{node}` no longer looks for deletes"
+    before = list(json.loads(first.key))
+    if {k.casefold() for k in before} != {k.casefold() for k in keys}:
+        return f"the keys of node `{node}` are ({', '.join(keys)}) now, and they are held by ({', '.join(before)})"
+    return None

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -170,9 +170,10 @@ class DeltaStore:
                 return None
         return Notebook(found["etl_changes"], found["etl_runs"])
 
-    def changes(self, node: str | None = None) -> list[ChangeRow]:
-        """What recorded batches did to single rows, the oldest first."""
-        recorded = fence.counting(self.runs())
+    def changes(self, node: str | None = None, also: Collection[str] = ()) -> list[ChangeRow]:
+        """What recorded batches did to single rows, the oldest first; `also` those of runs that no longer count."""
+        runs = self.runs()
+        recorded = fence.counting(runs) | {(r.run_id, r.node, r.batch) for r in runs if r.counts and r.run_id in also}
         rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
         return sorted((r for r in rows if (r.run_id, r.node, r.batch) in recorded), key=lambda r: (r.at, r.batch))
 

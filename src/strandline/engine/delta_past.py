@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +14,11 @@ from deltalake.exceptions import DeltaError
 from strandline.engine import delta_log
 from strandline.errors import TableError
 from strandline.sql.portable import family
+from strandline.sql.values import ORDERED, Value, converted, to_text
 from strandline.types import Schema, Table
 
-_CASTS = {"integer": "BIGINT", "decimal": "DECIMAL(38,10)", "float": "DOUBLE"}
+Key = Mapping[str, Value | float | None]
+"""The values of a row's key, in the types of today."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def unreadable(table: Table, version: int) -> str | None:
     return f"{len(gone)} of the {len(files)} files of version {version} were vacuumed" if gone else None
 
 
-def rows_at(table: Table, version: int, key: dict[str, str | None]) -> list[dict[str, Any]] | None:
+def rows_at(table: Table, version: int, key: Key) -> list[dict[str, Any]] | None:
     """The rows of a key at a version; None when their files are no longer there."""
     try:
         delta = DeltaTable(table.location, version=version)
@@ -84,22 +87,30 @@ def rows_at(table: Table, version: int, key: dict[str, str | None]) -> list[dict
         raise TableError(f"{table.label}: version {version} cannot be read: {e}") from e
 
 
-def condition(schema: Schema, key: dict[str, str | None]) -> str:
-    """The key as a condition; every value is a literal of its column's kind."""
+def condition(schema: Schema, key: Key) -> str:
+    """The key as a condition; every value is a literal of the type that its column has here."""
     parts = []
-    for name, text in key.items():
+    for name, value in key.items():
         column = schema.get(name)
         if column is None:
             return "false"
         quoted = '"' + column.name.replace('"', '""') + '"'
-        if text is None:
-            parts.append(f"{quoted} IS NULL")
-            continue
-        value = "'" + text.replace("'", "''") + "'"
-        if cast := _CASTS.get(family(column.type)):
-            parts.append(f"{quoted} = TRY_CAST({value} AS {cast})")
-        elif family(column.type) == "text":
-            parts.append(f"{quoted} = {value}")
-        else:
-            parts.append(f"CAST({quoted} AS VARCHAR) = {value}")
+        parts.append(f"{quoted} IS NULL" if value is None else _equals(quoted, column.type, value))
     return " AND ".join(parts)
+
+
+def _equals(quoted: str, type_: str, value: Value | float) -> str:
+    """DataFusion reads a decimal by way of a double and a time in nanoseconds: neither would be exact."""
+    kind = family(type_)
+    if isinstance(value, bool | float):
+        return f"{quoted} = CAST('{value}' AS {'BOOLEAN' if kind == 'boolean' else 'DOUBLE'})"
+    if kind in ORDERED:
+        here = converted(value, type_)
+        if here != value:  # the column was narrower then
+            return "false"
+        value = here
+    if isinstance(value, datetime):
+        epoch = datetime(1970, 1, 1, tzinfo=value.tzinfo)
+        return f"CAST({quoted} AS BIGINT) = {(value - epoch) // timedelta(microseconds=1)}"
+    literal = "'" + to_text(value).replace("'", "''") + "'"
+    return f"{quoted} = {literal}" if kind == "text" else f"CAST({quoted} AS VARCHAR) = {literal}"

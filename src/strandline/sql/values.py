@@ -59,6 +59,21 @@ def from_text(text: str, type_: str, rounding: Rounding = math.floor) -> Value:
         raise ValueError(f"{wrong}: {e}") from None
 
 
+def exact(text: str, type_: str) -> Value | float:
+    """The value that a text stands for, also a boolean or a float; ValueError when the type cannot hold all of it."""
+    kind = family(type_)
+    if kind in ORDERED:
+        value = from_text(text, type_)
+        if isinstance(value, int | Decimal) and Fraction(text) != value:
+            raise ValueError(f"{text!r} is not {like(type_)}")
+        return value
+    if not well_formed(text, kind):
+        raise ValueError(f"{text!r} is not a {kind}")
+    if kind == "boolean":
+        return text.casefold() in ("true", "t", "yes", "y", "1")
+    return float(text) if kind == "float" else text
+
+
 def to_text(value: Value) -> str:
     """A value in full: every digit, microseconds, UTC for instants."""
     match value:

@@ -1,0 +1,115 @@
+"""The story of a row is true: also after an undo, and however its key is spelled."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+
+import pytest
+
+from strandline.cli.main import main
+from strandline.errors import UsageError
+from strandline.testing.frames import write_parquet
+from strandline.testing.oracle import Frame
+from strandline.testing.projects import make_project
+
+NUMBERS = [("id", "bigint"), ("v", "string")]
+
+
+class Shop:
+    """A file of rows, and a table whose deletes are found by comparing snapshots."""
+
+    def __init__(self, folder, platform, columns=NUMBERS, mode="upsert", **limits):
+        self.folder, self.platform, self.columns = folder, platform, columns
+        step = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"], **limits}}
+        node = {
+            "name": "n",
+            "read": {"connection": "files", "path": "x.parquet"},
+            "transform": {"steps": [step]},
+            "write": {"connection": "lake", "table": "t", "mode": mode, "keys": ["id"]},
+        }
+        self.project = make_project(folder, [node])
+
+    def run(self, *rows):
+        names = [n for n, _ in self.columns]
+        frame = Frame(self.columns, [dict(zip(names, row, strict=True)) for row in rows])
+        write_parquet(self.folder / "landing" / "x.parquet", frame)
+        return self.project.run(platform=self.platform, check=True).run_id
+
+    def undo(self, run_id):
+        return self.project.undo(run_id, platform=self.platform).run_id
+
+    def tell(self, key):
+        return self.project.explain("n", {"id": key}).events
+
+
+HOLD = {"max_delete_count": 0, "on_threshold_breach": "hold"}
+
+
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+def test_an_undone_delete_is_told_with_its_reason_and_the_undo_as_one(tmp_path, pandas_platform, mode, capsys):
+    shop = Shop(tmp_path, pandas_platform, mode=mode)
+    shop.run((1, "a"), (2, "b"), (3, "c"))
+    gone = shop.run((2, "B"), (3, "c"))
+    back = shop.undo(gone)
+    inserted, deleted, undone = shop.tell("1")
+    assert (inserted.event, inserted.undone_by) == ("inserted", None)
+    assert (deleted.event, deleted.reason, deleted.mode, deleted.undone_by) == (
+        "deleted",
+        "absent from the newest snapshot",
+        "snapshot_diff",
+        back,
+    )
+    assert (undone.event, undone.reason, undone.run_id, undone.mode) == ("undone", f"run {gone} was undone", back, None)
+    assert [(e.event, e.undone_by) for e in shop.tell("2")] == [("inserted", None), ("changed", back), ("undone", None)]
+    assert [e.event for e in shop.tell("3")] == ["inserted"]
+    again = shop.run((2, "b"), (3, "c"))
+    assert [(e.event, e.run_id, e.undone_by) for e in shop.tell("1")][-1] == ("deleted", again, None)
+    with pytest.raises(SystemExit):
+        main(["explain", "n", "--key", "id=1", "--project-dir", str(tmp_path)])
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"deleted: absent from the newest snapshot (snapshot_diff), run {gone}, undone by run {back}" in told
+
+
+def test_an_undone_first_run_and_an_undone_hold(tmp_path, pandas_platform):
+    shop = Shop(tmp_path, pandas_platform, **HOLD)
+    first = shop.run((1, "a"), (2, "b"))
+    held = shop.run((2, "b"))
+    back = shop.undo(held)
+    assert [(e.event, e.undone_by) for e in shop.tell("1")] == [("inserted", None), ("held", back)]
+    back = shop.undo(first)
+    assert [(e.event, e.run_id) for e in shop.tell("2")] == [("inserted", first), ("undone", back)]
+
+
+def at(text):
+    return datetime.fromisoformat(text)
+
+
+SPELLED = {
+    "bigint": (2, 3, ["2", "+2", "002"], ["2.0", "x", "9999999999999999999"]),
+    "decimal(10,2)": (Decimal("2.50"), Decimal(3), ["2.5", "2.50", "02.500"], ["2.505", "x", "1e1"]),
+    "decimal(38,18)": (Decimal("2.500000000000000001"), Decimal(3), ["2.500000000000000001"], []),
+    "boolean": (True, False, ["true", "TRUE", "1", "yes"], ["2"]),
+    "date": (date(2024, 1, 1), date(2024, 1, 2), ["2024-01-01"], ["2024-02-30"]),
+    "timestamp": (
+        at("2024-01-01T00:00:00.5+00:00"),
+        at("2024-01-02T00:00:00+00:00"),
+        ["2024-01-01 00:00:00.5", "2024-01-01T00:00:00.500Z", "2024-01-01 02:00:00.5+02:00"],
+        ["noon"],
+    ),
+    "timestamp_ntz": (at("1500-01-01T00:00:00"), at("2024-01-02T00:00:00"), ["1500-01-01", "1500-01-01T00:00"], []),
+    "string": ("2.50", "3", ["2.50"], []),
+}
+
+
+@pytest.mark.parametrize("type_", SPELLED)
+def test_a_key_is_a_value_however_it_is_spelled(tmp_path, pandas_platform, type_):
+    one, other, same, wrong = SPELLED[type_]
+    shop = Shop(tmp_path, pandas_platform, [("id", type_), ("v", "string")], **HOLD)
+    shop.run((one, "a"), (other, "b"))
+    shop.run((other, "b"))
+    for text in same:
+        assert [e.event for e in shop.tell(text)] == ["inserted", "held"], text
+    for text in wrong:
+        with pytest.raises(UsageError, match=r"the key id=.* is not a"):
+            shop.tell(text)
