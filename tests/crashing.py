@@ -118,6 +118,7 @@ def _command(folder: str) -> Any:
 
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the same in words
         with pytest.raises(SystemExit) as ended:
             main(["run", "--json", "--quiet", "--project-dir", folder])
         sys.stdout.flush()

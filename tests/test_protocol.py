@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from strandline.testing.protocol import RULES, Protocol, check
+from strandline.testing.deciding import PEOPLE, People
+from strandline.testing.protocol import RULES, Protocol, check, start
 
 SOAK = os.environ.get("STRANDLINE_EXAMPLES", "1") != "1"
 # how many die, and how many runs follow on those that ended; `make soak` goes through millions of states
@@ -16,7 +17,7 @@ LIVES = [(1, 0), (0, 1), *([(2, 0), (1, 1)] if SOAK else [])]
 @pytest.mark.parametrize("skips", [False, True], ids=["refused", "skipped"])  # what becomes of a taken number
 @pytest.mark.parametrize(("crashes", "again"), LIVES)
 def test_nothing_lost_and_nothing_twice(crashes: int, again: int, skips: bool) -> None:
-    verdict = check(Protocol(skips=skips), crashes, again)
+    verdict = check(Protocol(skips=skips), start(crashes, again))
     assert verdict.fault is None, "\n".join((verdict.fault, *verdict.way))
     assert verdict.states > 50_000
 
@@ -25,6 +26,45 @@ def test_nothing_lost_and_nothing_twice(crashes: int, again: int, skips: bool) -
 def test_every_rule_is_needed(rule: str) -> None:
     """Leave one out, and the checker finds the way to a wrong state."""
     broken = Protocol(frozenset(RULES) - {rule}, skips=True)
-    verdict = check(broken, again=1) if rule == "number_of_the_table" else check(broken, crashes=1)
+    first = start(again=1) if rule == "number_of_the_table" else start(crashes=1)
+    verdict = check(broken, first)
     assert verdict.fault is not None
     assert len(verdict.way) >= 5
+
+
+# who works at the same time; how many die, how often the source grows, and somebody else commits
+BESIDE = [
+    (("run", "undo"), 0, 1, 1),
+    (("run", "undo"), 1, 0, 0),
+    (("undo", "undo"), 1, 0, 0),
+    (("run", "reject"), 1, 1, 0),
+    (("approve", "reject"), 1, 1, 0),
+    (("reject", "reject"), 1, 1, 0),
+]
+ASKED = ("undo", "reject", "approve")
+if SOAK:
+    BESIDE = [((who, asked), 1, 1, 1) for asked in ASKED for who in ("run", *ASKED[: ASKED.index(asked) + 1])]
+
+
+@pytest.mark.parametrize(("does", "crashes", "grows", "foreign"), BESIDE)
+def test_what_people_ask_for_beside_it(does: tuple[str, str], crashes: int, grows: int, foreign: int) -> None:
+    first = start(crashes, does=does)._replace(grows=grows, foreign=foreign)
+    for skips in (False, True) if SOAK else (True,):
+        verdict = check(People(skips=skips), first)
+        assert verdict.fault is None, "\n".join((verdict.fault, *verdict.way))
+        assert verdict.states > 5_000
+
+
+@pytest.mark.parametrize(
+    ("rule", "does", "fault"),
+    [
+        ("look_again", ("run", "undo"), "an undo has destroyed what run"),
+        ("look_again", ("approve", "reject"), "is decided twice"),
+        ("base", ("run", "undo"), "an undo has destroyed what run -1"),
+        ("data_beats_quiet", ("approve", "reject"), "was told that it has written nothing, and has"),
+    ],
+)
+def test_every_rule_for_people_is_needed(rule: str, does: tuple[str, str], fault: str) -> None:
+    broken = People(frozenset((*RULES, *PEOPLE)) - {rule})
+    verdict = check(broken, start(does=does)._replace(foreign=int("undo" in does)))
+    assert fault in str(verdict.fault)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 RULES = ("token", "read_back", "one_ending", "monotone", "recover", "heal", "data_beats_quiet", "number_of_the_table")
 NODES = 2
+FIRST, FOREIGN = 1, -1  # the run that has been before, and whoever does not keep to the protocol
 
 
 class Commit(NamedTuple):
@@ -28,6 +29,7 @@ class Commit(NamedTuple):
     batch: int
     mark: int
     rows: tuple[int, ...]
+    does: str = "run"
 
 
 class Ending(NamedTuple):
@@ -38,6 +40,7 @@ class Ending(NamedTuple):
     mark: int
     data: bool
     known: int
+    does: str = "run"
 
 
 class Control(NamedTuple):
@@ -61,6 +64,9 @@ class Runner(NamedTuple):
     mark: int = 0
     rows: tuple[int, ...] = ()
     found: Ending | None = None
+    does: str = "run"  # or what a person asks for: see testing/deciding.py
+    base: int = 0
+    todo: tuple[int, ...] | None = None
 
 
 class World(NamedTuple):
@@ -77,6 +83,7 @@ class World(NamedTuple):
     again: int
     grows: int
     fenced: frozenset[tuple[int, int]] = frozenset()  # run, node
+    foreign: int = 0  # how often somebody else may commit
 
 
 @dataclass(frozen=True)
@@ -93,70 +100,74 @@ class Protocol:
             return None
         return getattr(self, f"_{r.at}")(w, i, r)  # type: ignore[no-any-return]
 
+    def wrong_besides(self, w: World, *, over: bool = False) -> str | None:  # noqa: ARG002 – for those who add actors
+        """What else must never be, and what must not be once all is over."""
+        return None
+
     def _look(self, w: World, i: int, r: Runner) -> World:
-        return _goes(w, i, r._replace(at="describe", seen=w.control[r.node]))
+        return goes(w, i, r._replace(at="describe", seen=w.control[r.node]))
 
     def _describe(self, w: World, i: int, r: Runner) -> World:
         """What does the table hold that the records do not know, and what does the history know that they do not?"""
         seen = r.seen
-        commit = w.tables[r.node][-1] if w.tables[r.node] else None
+        commit = newest(w, r.node)
         if commit and "recover" in self.rules and commit.number > seen.known:
-            found = Ending(commit.batch, commit.run, commit.mark, True, commit.number)
-            return _goes(w, i, r._replace(at="log", found=found))
+            found = Ending(commit.batch, commit.run, commit.mark, True, commit.number, commit.does)
+            return goes(w, i, r._replace(at="log", found=found))
         ended = max((e for e in w.log[r.node]), key=lambda e: (e.batch, e.data), default=None)
         if ended and "heal" in self.rules and ended.batch > seen.finished:
-            return _goes(w, i, r._replace(at="put", found=ended))
+            return goes(w, i, r._replace(at="put", found=ended))
         batch = seen.finished + 1
         number = (commit.number if commit else 0) + 1 if "number_of_the_table" in self.rules else batch
-        return _goes(w, i, r._replace(at="announce", batch=batch, number=number))
+        return goes(w, i, r._replace(at="announce", batch=batch, number=number))
 
     def _announce(self, w: World, i: int, r: Runner) -> World:
         now = w.control[r.node]
         if "monotone" in self.rules and now.finished >= r.batch:
-            return _fenced(w, i, r)
+            return stops(w, i, r)
         told = now._replace(running=r.batch)
         if "monotone" not in self.rules:  # the row is replaced by what this runner remembers
             told = r.seen._replace(running=r.batch)
-        return _goes(_with(w, "control", r.node, told), i, r._replace(at="read"))
+        return goes(_with(w, "control", r.node, told), i, r._replace(at="read"))
 
     def _read(self, w: World, i: int, r: Runner) -> World:
         there = tuple(range(1, w.source + 1)) if r.node == 0 else rows_of(w, 0)
         new = tuple(sorted(x for x in there if x > r.seen.mark))
         mark = max((*new, r.seen.mark))
-        return _goes(w, i, r._replace(at="stage", rows=new, mark=mark))
+        return goes(w, i, r._replace(at="stage", rows=new, mark=mark))
 
     def _stage(self, w: World, i: int, r: Runner) -> World:
         w = w._replace(staged=w.staged | {(r.run, r.node)})
-        return _goes(w, i, r._replace(at="commit" if r.rows else "log"))
+        return goes(w, i, r._replace(at="commit" if commits(r) else "log"))
 
     def _commit(self, w: World, i: int, r: Runner) -> World:
-        table = w.tables[r.node]
-        if "token" in self.rules and table and table[-1].number >= r.number:
-            return _goes(w, i, r._replace(at="read_back")) if self.skips else _fenced(w, i, r)
-        w = _with(w, "tables", r.node, (*table, Commit(r.number, r.run, r.batch, r.mark, r.rows)))
-        return _goes(w, i, r._replace(at="read_back"))
+        table, last = w.tables[r.node], newest(w, r.node)
+        if "token" in self.rules and last and last.number >= r.number:
+            return goes(w, i, r._replace(at="read_back")) if self.skips else stops(w, i, r)
+        w = _with(w, "tables", r.node, (*table, Commit(r.number, r.run, r.batch, r.mark, r.rows, r.does)))
+        return goes(w, i, r._replace(at="read_back"))
 
     def _read_back(self, w: World, i: int, r: Runner) -> World:
         mine = [c for c in w.tables[r.node] if (c.number, c.run) == (r.number, r.run)]
         if "read_back" in self.rules and not mine:
-            return _fenced(w, i, r)
-        return _goes(w, i, r._replace(at="log"))
+            return stops(w, i, r)
+        return goes(w, i, r._replace(at="log"))
 
     def _ending(self, r: Runner) -> Ending:
         """What a runner has to record: what it found, or its own batch."""
-        data = bool(r.rows)
-        return r.found or Ending(r.batch, r.run, r.mark, data, r.number if data else r.seen.known)
+        data = commits(r)
+        return r.found or Ending(r.batch, r.run, r.mark, data, r.number if data else r.seen.known, r.does)
 
     def _log(self, w: World, i: int, r: Runner) -> World:
         """Of one number one ending counts; what has committed is there, whatever was told of its number."""
         mine = self._ending(r)
         there = w.log[r.node]
         if any((e.batch, e.run) == (mine.batch, mine.run) for e in there):
-            return _goes(w, i, r._replace(at="put"))
+            return goes(w, i, r._replace(at="put"))
         taken = any(e.batch >= mine.batch for e in there)
         if "one_ending" in self.rules and taken and not (mine.data and "data_beats_quiet" in self.rules):
-            return _fenced(w, i, r)
-        return _goes(_with(w, "log", r.node, (*there, mine)), i, r._replace(at="put"))
+            return stops(w, i, r)
+        return goes(_with(w, "log", r.node, (*there, mine)), i, r._replace(at="put"))
 
     def _put(self, w: World, i: int, r: Runner) -> World:
         """The record goes forward, and says what the newest commit covered, or a quiet ending that knew of it."""
@@ -171,22 +182,38 @@ class Protocol:
         finished = max(now.finished, mine.batch) if "monotone" in self.rules else mine.batch
         running = 0 if now.running <= finished else now.running
         w = _with(w, "control", r.node, Control(finished, known, mark, running))
-        return _goes(w, i, r._replace(at="sweep"))
+        return goes(w, i, r._replace(at="sweep"))
 
     def _sweep(self, w: World, i: int, r: Runner) -> World:
         """Its own files, and those of the dead."""
         alive = {x.run for x in w.runners if x.at not in ("done", "dead")}
         kept = frozenset(s for s in w.staged if s[0] in alive and s != (r.run, r.node))
         w = w._replace(staged=kept)
-        return _goes(w, i, Runner(r.run, r.node + 1) if r.node + 1 < NODES else r._replace(at="done"))
+        return goes(w, i, Runner(r.run, r.node + 1) if r.node + 1 < NODES else r._replace(at="done"))
+
+
+def newest(w: World, node: int) -> Commit | None:
+    """The newest commit of ours."""
+    for commit in reversed(w.tables[node]):
+        if commit.run != FOREIGN:
+            return commit
+    return None
+
+
+def commits(r: Runner) -> bool:
+    """Does its batch change the table? What a person takes back or approves does."""
+    return bool(r.rows) or r.does in ("undo", "approve")
 
 
 def rows_of(w: World, node: int) -> tuple[int, ...]:
-    """The rows of a table."""
-    return tuple(x for c in w.tables[node] for x in c.rows)
+    """The rows of a table; an undo puts it back to before everything."""
+    rows: tuple[int, ...] = ()
+    for commit in w.tables[node]:
+        rows = () if commit.does == "undo" else rows + commit.rows
+    return rows
 
 
-def _goes(w: World, i: int, r: Runner) -> World:
+def goes(w: World, i: int, r: Runner) -> World:
     return w._replace(runners=(*w.runners[:i], r, *w.runners[i + 1 :]))
 
 
@@ -196,22 +223,23 @@ def _with(w: World, field: str, node: int, value: object) -> World:
     return w._replace(**changed)
 
 
-def _fenced(w: World, i: int, r: Runner) -> World:
+def stops(w: World, i: int, r: Runner) -> World:
     """It stops, with its descendants, and takes its files along."""
     w = w._replace(fenced=w.fenced | {(r.run, r.node)}, staged=w.staged - {(r.run, r.node)})
-    return _goes(w, i, r._replace(at="done"))
+    return goes(w, i, r._replace(at="done"))
 
 
-def start(crashes: int = 0, again: int = 0) -> World:
+def start(crashes: int = 0, again: int = 0, does: tuple[str, str] = ("run", "run")) -> World:
     """Two runners before an empty lake and a source of one row; `again` more runs may follow when one has ended.
 
-    With those, a first run has already been: what matters there is who comes second, not who comes first.
+    With those, and for what a person asks for, a first run has already been: what matters there is who comes second,
+    not who comes first.
     """
-    runners = (Runner(2), Runner(3))
-    if not again:
+    runners = (Runner(2, does=does[0]), Runner(3, does=does[1]))
+    if not again and does == ("run", "run"):
         return World(1, ((), ()), (Control(),) * 2, ((), ()), frozenset(), runners, 4, crashes, again, 1)
-    made, told = (Commit(1, 1, 1, 1, (1,)),), (Ending(1, 1, 1, True, 1),)
-    return World(1, (made, made), (Control(1, 1, 1),) * 2, (told, told), frozenset(), runners, 4, crashes, again, 1)
+    made, told = ((Commit(1, FIRST, 1, 1, (1,)),),) * 2, ((Ending(1, FIRST, 1, True, 1),),) * 2
+    return World(1, made, (Control(1, 1, 1),) * 2, told, frozenset(), runners, 4, crashes, again, 1)
 
 
 def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
@@ -219,16 +247,20 @@ def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
     for i, r in enumerate(w.runners):
         after = protocol.step(w, i)
         if after is not None:
-            yield f"run {r.run}, node {r.node}: {r.at}", after
+            yield f"{r.does} {r.run}, node {r.node}: {r.at}", after
             if w.crashes:
-                dead = _goes(w, i, r._replace(at="dead"))
-                yield f"run {r.run} dies before {r.at} of node {r.node}", dead._replace(crashes=w.crashes - 1)
+                dead = goes(w, i, r._replace(at="dead"))
+                yield f"{r.does} {r.run} dies before {r.at} of node {r.node}", dead._replace(crashes=w.crashes - 1)
         elif r.at == "dead" or w.again:
-            new = _goes(w, i, Runner(w.next_run))._replace(next_run=w.next_run + 1)
             left = w.again if r.at == "dead" else w.again - 1
-            yield f"run {w.next_run} starts after run {r.run}", new._replace(again=left)
+            for does in sorted({"run", r.does}):  # a person may ask again, or leave it
+                new = goes(w, i, Runner(w.next_run, does=does))._replace(next_run=w.next_run + 1)
+                yield f"{does} {w.next_run} starts after {r.does} {r.run}", new._replace(again=left)
     if w.grows:
         yield "the source grows", w._replace(source=w.source + 1, grows=w.grows - 1)
+    for node in range(NODES) if w.foreign else ():
+        theirs = w.tables[node][-1]._replace(run=FOREIGN, rows=(), does="run")
+        yield "somebody else commits", _with(w, "tables", node, (*w.tables[node], theirs))._replace(foreign=0)
 
 
 def wrong(w: World) -> str | None:
@@ -249,7 +281,9 @@ def wrong(w: World) -> str | None:
 def stepped_back(before: World, after: World) -> str | None:
     """A record only ever goes forward."""
     for node, (old, new) in enumerate(zip(before.control, after.control, strict=True)):
-        if new.finished < old.finished or new.mark < old.mark or new.known < old.known:
+        made = newest(after, node)
+        undone = made is not None and made.does == "undo" and made.number == new.known > old.known
+        if new.finished < old.finished or (new.mark < old.mark and not undone) or new.known < old.known:
             return f"node {node}: the record went from {old} back to {new}"
     return None
 
@@ -261,15 +295,15 @@ def wrong_in_the_end(protocol: Protocol, w: World) -> str | None:
         while (after := protocol.step(w, 0)) is not None:
             w = after
     everything = tuple(range(1, w.source + 1))
+    if found := wrong(w) or protocol.wrong_besides(w, over=True):
+        return found
     for node in range(NODES):
-        if found := wrong(w):
-            return found
         if (rows := tuple(sorted(rows_of(w, node)))) != everything:
             return f"node {node}: the table has {rows}, the source {everything}"
-        commits = {(c.batch, c.run) for c in w.tables[node]}
+        made = {(c.batch, c.run) for c in w.tables[node] if c.run != FOREIGN}
         logged = [(e.batch, e.run) for e in w.log[node] if e.data]
-        if sorted(logged) != sorted(commits):
-            return f"node {node}: the history tells of {sorted(logged)}, the table of {sorted(commits)}"
+        if sorted(logged) != sorted(made):
+            return f"node {node}: the history tells of {sorted(logged)}, the table of {sorted(made)}"
         if w.control[node].mark != max(everything) or w.control[node].running:
             return f"node {node}: the record says {w.control[node]}"
     return f"files of dead batches are left: {sorted(w.staged)}" if w.staged else None
@@ -284,14 +318,13 @@ class Verdict:
     way: tuple[str, ...] = ()
 
 
-def check(protocol: Protocol, crashes: int = 0, again: int = 0) -> Verdict:
+def check(protocol: Protocol, first: World) -> Verdict:
     """Visit every state that can be reached, the nearest first."""
-    first = start(crashes, again)
     came: dict[World, tuple[World, str] | None] = {first: None}
     waiting = deque([first])
     while waiting:
         w = waiting.popleft()
-        fault = wrong(w)
+        fault = wrong(w) or protocol.wrong_besides(w)
         if fault is None and all(r.at == "done" for r in w.runners):
             fault = wrong_in_the_end(protocol, w)
         if fault is not None:
