@@ -114,6 +114,7 @@ CHANGES: list[list[str]] = [
 ]
 
 
+@pytest.mark.thorough
 def test_the_last_five_runs_newest_first(tmp_path: Path, engine_name: str, platform: Any) -> None:
     shop = Shop(tmp_path, platform)
     runs = [shop.run().run_id]
