@@ -53,3 +53,14 @@ def test_loading_a_project_starts_no_engine():
     code = "import sys, strandline.config.load, strandline.plan.graph; print([m.split('.')[0] for m in sys.modules])"
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not HEAVY & set(ast.literal_eval(seen))
+
+
+def test_no_function_of_a_history_is_long():
+    files = [SRC / "history.py", *(SRC / "strategy").glob("*.py")]
+    lengths = {
+        f"{file.name}: {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert max(lengths.values()) < 50, max(lengths, key=lambda name: lengths[name])
