@@ -180,3 +180,13 @@ def test_files_of_another_folder_are_read_whatever_their_names(shop: Shop) -> No
         read = {"connection": "files", "path": f"{folder}/*.csv", "incremental": {"mode": "stateful"}}
         shop.run(node("n", read, "t", "append"))
     assert [v for _, v in shop.living("t")] == ["one", "two"]
+
+
+def test_a_column_that_bronze_keeps_is_there_for_a_new_silver(shop: Shop) -> None:
+    shop.erp("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (1, 'a')")
+    read = {"connection": "erp", "table": "s"}
+    steps = {"steps": [{"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}]}
+    shop.run(node("bronze", read, "b"))
+    shop.erp("ALTER TABLE s DROP COLUMN v")
+    shop.run(node("bronze", read, "b"), node("silver", {**LAKE, "table": "b"}, "t", transform=steps))
+    assert shop.living("t") == [(1, "a")]

@@ -123,7 +123,8 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
 def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
     """What this batch covers, for the next ones to know."""
     coverage = {**outcome.slice.coverage, READS: sorted(i.label for i in job.inputs)}
-    if lacks := [c.name for c in outcome.made.fit.kept]:
+    lacks = [c.name for c in outcome.made.fit.kept]
+    if lacks and not job.node.write.keyed:  # by keys, the stored values stay
         coverage["lacks"] = lacks
     if job.node.write.keyed:
         coverage["at"] = job.at.isoformat()

@@ -15,7 +15,7 @@ from strandline import history, restore, slices
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control import fence, ledger
 from strandline.control.holds import open_holds
-from strandline.control.ledger import Batch, ChangeRow, ControlRow, RunRow, Store
+from strandline.control.ledger import Batch, ChangeRow, ControlRow, RunRow
 from strandline.control.undo import BACK, FEED, UNDOES
 from strandline.engine.base import Engine
 from strandline.errors import CommitConflict, Overtaken
@@ -42,16 +42,8 @@ class Landed:
 
 
 @dataclass(frozen=True)
-class Runner:
+class Runner(Recorder):
     """What all nodes of one run share."""
-
-    store: Store
-    run_id: str
-    secrets: Sequence[str] = ()  # never recorded, whatever a driver says
-
-    @property
-    def recorder(self) -> Recorder:
-        return Recorder(self.store, self.run_id, self.secrets)
 
     def run(self, job: Job, engine: Engine) -> NodeResult:
         """One batch of one node; raises what went wrong, after it is recorded."""
@@ -65,8 +57,8 @@ class Runner:
         job = self.remembering(job, this, state)
         if self._nothing_new(job, engine, this, state):
             held = Counts(held=int(this.coverage().get("held", 0)))
-            return self.recorder.record(this, began, Ending(held, 0, None, coverage=this.coverage()))
-        with self.recorder.announced(job, this, began):
+            return self.record(this, began, Ending(held, 0, None, coverage=this.coverage()))
+        with self.announced(job, this, began):
             state = self._mended(job, engine, this, state)
             return self._batch(job, engine, this, state, began)
 
@@ -109,16 +101,16 @@ class Runner:
         if not landed.folded:
             raise self._not_shown(job, landed.commit)
         this, end = self._found(job, records, found)
-        return self.recorder.foreseen(this, end, found.told)
+        return self.foreseen(this, end, found.told)
 
     def _finish(self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float) -> NodeResult:
         """Write the record of a batch that came to its end while its runner died."""
         point("recover.before", job.node.name)
         this, end = self._found(job, records, found)
-        result = self.recorder.record(this, began, end)
+        result = self.record(this, began, end)
         if found.logged:  # the history has the batch already: what was done about it is told beside it
             told = replace(result, status="unchanged", warnings=[])
-            self.recorder.log(replace(this, token=replace(this.token, run_id=self.run_id)), told, {}, None, found.told)
+            self.log(replace(this, token=replace(this.token, run_id=self.run_id)), told, {}, None, found.told)
         point("recover.after", job.node.name)
         return result
 
@@ -165,7 +157,7 @@ class Runner:
         this = self.after(job, records, self.landed(job, engine.describe, state))
         entry.check(job, this.token.batch, state, engine.describe)
         ready = replace(entry.ready, coverage=entry.coverage(job, engine.describe))
-        with self.recorder.announced(job, this, began):
+        with self.announced(job, this, began):
             return self.lander(job, engine, this, state).land(ready, began)
 
     def next_job(self, job: Job, describe: Describe) -> Job:
@@ -174,8 +166,7 @@ class Runner:
 
     def _records(self, job: Job) -> list[ControlRow]:
         """What is known of a node, and of its table from when a node of another name wrote it."""
-        name = job.node.name
-        return [*self.store.control(name), *(r for r in self.store.writers(job.target.label) if r.node != name)]
+        return self.store.control(job.node.name, job.target.label)
 
     def after(self, job: Job, records: Sequence[ControlRow], landed: Landed | None) -> Batch:
         """The batch that follows on these records, to be committed to the table that this landed in."""
@@ -207,7 +198,7 @@ class Runner:
         coverage = {k: v for k, v in this.memory().items() if k != UNDOES}
         coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
         note = f"{len(holds)} held deletes are rejected"
-        return self.recorder.record(this, began, Ending(Counts(held=coverage["held"]), 0, None, {}, coverage, (note,)))
+        return self.record(this, began, Ending(Counts(held=coverage["held"]), 0, None, {}, coverage, (note,)))
 
     def remembering(self, job: Job, this: Batch, state: TableState | None) -> Job:
         """The job with what earlier runs left; of a table that is gone there is nothing to go on from."""
@@ -233,7 +224,7 @@ class Runner:
 
     def lander(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> Lander:
         """What brings a prepared batch into its table."""
-        return Lander(self.recorder, job, engine, this, state)
+        return Lander(self, job, engine, this, state)
 
     def _nothing_new(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> bool:
         """Same sources, same versions, same node, same target: the answer is known without reading a row."""

@@ -92,7 +92,7 @@ def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeR
     ready = _ready(job, engine, state, events, taking)
     if at := this.memory().get("at"):  # the instants that a table was given only ever go forward
         ready = replace(ready, coverage={**ready.coverage, "at": at})
-    with runner.recorder.announced(job, this, began, undoes=taking.batch.run_id):
+    with runner.announced(job, this, began, undoes=taking.batch.run_id):
         result = runner.lander(job, engine, this, state).land(ready, began)
     point("undo.after", job.node.name)
     return result

@@ -51,8 +51,8 @@ class MemoryStore:
         self.noted: list[ChangeRow] = []
         self.folder = folder  # where an engine may look at the notes
 
-    def control(self, node: str) -> list[ControlRow]:
-        return [r for r in self.rows.values() if r.node == node]
+    def control(self, node: str, target: str | None = None) -> list[ControlRow]:
+        return [r for r in self.rows.values() if r.node == node or r.target_table == target]
 
     def writers(self, target: str) -> list[ControlRow]:
         return [r for r in self.rows.values() if r.target_table == target]

@@ -15,8 +15,9 @@ class Foreseen:
         self._store = store
         self._rows: dict[str, list[ControlRow]] = {}
 
-    def control(self, node: str) -> list[ControlRow]:
-        return self._rows[node] if node in self._rows else self._store.control(node)
+    def control(self, node: str, target: str | None = None) -> list[ControlRow]:
+        mine = self._rows[node] if node in self._rows else self._store.control(node)
+        return mine if target is None else [*mine, *(r for r in self.writers(target) if r.node != node)]
 
     def writers(self, target: str) -> list[ControlRow]:
         known = [r for r in self._store.writers(target) if r.node not in self._rows]

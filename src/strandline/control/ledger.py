@@ -114,8 +114,8 @@ class ChangeRow:
 class Store(Protocol):
     """Where control rows are kept."""
 
-    def control(self, node: str) -> list[ControlRow]:
-        """The newest state of a node."""
+    def control(self, node: str, target: str | None = None) -> list[ControlRow]:
+        """The newest state of a node, and of whatever other nodes have written a table."""
 
     def writers(self, target: str) -> list[ControlRow]:
         """The newest state of whatever nodes have written a table."""
@@ -167,7 +167,8 @@ class Batch:
         How far it had read holds for the sources that it had read, not for others that are read now.
         """
         memory = covered(list(self.previous.values()))
-        if set(memory.get(READS, self.previous)) >= set(self.sources):
+        reads = memory.get(READS)  # older records do not say
+        if set(self.sources) == set(reads) if reads is not None else set(self.sources) <= set(self.previous):
             return memory
         return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot", "files")}
 

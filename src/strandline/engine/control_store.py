@@ -38,11 +38,11 @@ class DeltaStore:
         self.folder = folder
         self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
 
-    def control(self, node: str) -> list[ControlRow]:
-        return [r for r in self.all_control() if r.node == node]
+    def control(self, node: str, target: str | None = None) -> list[ControlRow]:
+        return [r for r in self.all_control() if r.node == node or _wrote(r, target)]
 
     def writers(self, target: str) -> list[ControlRow]:
-        return [r for r in self.all_control() if r.target_table == target and not r.node.startswith(BY_HAND)]
+        return [r for r in self.all_control() if _wrote(r, target)]
 
     def all_control(self) -> list[ControlRow]:
         return [ControlRow(**r) for r in self._read("etl_control")]
@@ -197,6 +197,10 @@ class DeltaStore:
                         raise CommitConflict(f"the control tables cannot be written: {e}", hint="run again") from e
                     time.sleep(random.uniform(0.005, 0.05) * min(attempt, 10))  # noqa: S311 – spreads writers
         raise AssertionError("the last attempt returns or raises")
+
+
+def _wrote(row: ControlRow, target: str | None) -> bool:
+    return row.target_table == target and not row.node.startswith(BY_HAND)
 
 
 def _opened(place: Path) -> DeltaTable | None:
