@@ -186,7 +186,8 @@ def test_a_column_that_bronze_keeps_is_there_for_a_new_silver(shop: Shop) -> Non
     shop.erp("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (1, 'a')")
     read = {"connection": "erp", "table": "s"}
     steps = {"steps": [{"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}]}
-    shop.run(node("bronze", read, "b"))
+    bronze = node("bronze", read, "b", transform=steps)
+    shop.run(bronze)
     shop.erp("ALTER TABLE s DROP COLUMN v")
-    shop.run(node("bronze", read, "b"), node("silver", {**LAKE, "table": "b"}, "t", transform=steps))
+    shop.run(bronze, node("silver", {**LAKE, "table": "b"}, "t", transform=steps))
     assert shop.living("t") == [(1, "a")]
