@@ -191,6 +191,7 @@ def nodes_of(mode: Mode, limits: Limits, *, keyed: bool = True) -> list[dict[str
     find = {"operation": "detect_deletes", "params": detect}
     source: dict[str, Any] = {"connection": "erp", "table": "customers"}
     silver = {"connection": "lake", "table": "silver", "mode": "upsert", "keys": ["id"]}
+    silver |= {"sequence_by": "updated_at"} if limits == "strict" else {}
     since = {"mode": "stateful", "column": "updated_at"}
     if mode == "watermark_window":
         read = {**source, "incremental": {**since, "watermark_lag": "30d"}}
@@ -288,6 +289,7 @@ class Cell:
     wrong: int = 0  # living rows of the true source that are deleted in the end
     taken: int = 0  # of two true changes, how many arrived meanwhile
     spoilt: int = 0  # living rows with a name or a city that had been right and is not now
+    missed: int = 0  # of the rows that were stamped by a wrong clock, how many have not arrived
     held: int = 0  # really deleted rows that still wait for a person after two good runs; the others are deleted
     stuck: int = 0  # living rows that are still not as in the source
     stray: int = 0  # living rows that the source never had
@@ -344,9 +346,9 @@ def _harm(world: World, fault: Fault, verdicts: list[str]) -> Cell:
         assert now == SECOND  # nothing was written
     wrong = len(set(world.rows(deleted=True)) & set(true))
     taken = sum(i in now and now[i][0] == true[i][0] for i in (32, 45))
-    return Cell(
-        verdicts[0], verdicts[1], wrong, taken, sum(_spoilt(SECOND[i], true[i], now[i]) for i in SECOND if i in now)
-    )
+    spoilt = sum(_spoilt(SECOND[i], true[i], now[i]) for i in SECOND if i in now)
+    missed = sum(row != TRUE.get(i) and i in now and now[i] != row for i, row in true.items())
+    return Cell(verdicts[0], verdicts[1], wrong, taken, spoilt, missed)
 
 
 def _spoilt(before: tuple[Any, ...], true: tuple[Any, ...], now: tuple[Any, ...]) -> bool:

@@ -797,6 +797,27 @@ def test_a_key_with_several_rows_at_the_source_is_appended_once(quick, metadata)
     assert [quick.run().inserted for _ in range(3)] == [1, 0, 0]
 
 
+def test_an_append_by_keys_keeps_what_is_known_of_a_column_that_the_read_lacks(shop):
+    """As an update does; of a new key, or one with several rows, nothing is known."""
+    shop.declare(bronze(keys=["id"], add_metadata={"extracted_at": True}))
+    shop.put("rows", EVENTS, (1, "a", june(1)), (2, "b", june(5)), (3, "c", june(5)), (4, "d", june(5)))
+    shop.run()
+    shop.put("rows", EVENTS, (1, "a", june(1)), (2, "z", june(6)), (3, "c", june(5)), (4, "d", june(5)))
+    shop.run()
+    lacking = [("id", "bigint"), ("updated", "date"), ("note", "string")]
+    now = [(1, june(7), None), (2, june(6), "n"), (3, june(5), None), (4, june(6), "x"), (4, june(6), "y")]
+    shop.put("rows", lacking, *now, (5, june(7), None))
+    found = shop.run()
+    assert (found.rows_read, found.inserted) == (6, 5)  # 3 is as it was
+    rows = shop.table("bronze").rows
+    last = max(r["_extracted_at"] for r in rows)
+    came = {(r["id"], r["note"]): r["state"] for r in rows if r["_extracted_at"] == last}
+    assert came == {(1, None): "a", (2, "n"): "z", (4, "x"): None, (4, "y"): None, (5, None): None}
+    assert shop.run().inserted == 0
+    shop.put("rows", EVENTS, (1, "a", june(7)), (2, "z", june(6)), (3, "c", june(5)), (5, "e", june(7)))
+    assert shop.run().inserted == 1  # of 5 there is news
+
+
 def test_each_return_of_a_row_is_news_where_the_table_says_when(quick):
     quick.declare(bronze(keys=["id"], add_metadata=True))
     for state, day in (("a", 5), ("b", 6), ("a", 5), ("b", 6), ("b", 5), ("a", 5), ("b", 6)):

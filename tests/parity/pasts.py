@@ -71,6 +71,7 @@ class Past:
     deletes: Literal["none", "soft", "hard"]
     partition_by: list[str]
     limits: Mapping[str, Any]
+    sequence: bool  # do marks also say which of two rows is newer?
     variant: bool  # where the configuration has two words for one thing, the other one
     runs: list[Run]
 
@@ -115,9 +116,12 @@ def pasts(draw: DrawFn, shape: Shape) -> Past:
         deletes="none" if shape.detect == "none" else dice.choice(["soft", "soft", "hard"]),
         partition_by=dice.choice([[], ["p"]]),
         limits=limits(dice) if shape.detect != "none" else {},
+        sequence=dice.choice([False, False, True]),
         variant=dice.choice([False, True]),
         runs=[],
     )
+    if shape.mode == "scd2" or past.deletes == "hard":  # a removed row forgets its sequence, a version by time has none
+        past = replace(past, sequence=False)
     source = Source(past, dice)
     for number in range(draw(st.sampled_from([4, 3, 5, 6]))):
         source.edit(number)
@@ -195,6 +199,8 @@ def nodes_of(past: Past) -> list[dict[str, Any]]:
     write: dict[str, Any] = {"connection": "lake", "table": SILVER, "mode": shape.mode, "keys": past.keys}
     if past.partition_by:
         write["partition_by"] = past.partition_by
+    if past.sequence:
+        write["sequence_by"] = "m"
     silver: dict[str, Any] = {"name": SILVER, "read": read, "write": write}
     steps = _detect(past, silver)
     if not shape.bronze:
@@ -310,7 +316,8 @@ class Expected:
         limits = dict(self.past.limits)
         only_x = limits.pop("target_filter", None) is not None
         scope = (lambda row: row["p"] == "x") if only_x else (lambda _: True)
-        return Rules(self.past.keys, self.past.shape.mode, self.past.deletes, scope=scope, **limits)
+        sequence = "m" if self.past.sequence else None
+        return Rules(self.past.keys, self.past.shape.mode, self.past.deletes, sequence=sequence, scope=scope, **limits)
 
     def run(self, name: str, now: datetime) -> Ran | Refused:
         return self._bronze(now) if name == BRONZE else self._silver(now)

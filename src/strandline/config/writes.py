@@ -63,14 +63,15 @@ class WriteConfig(Model):
     are not written. `scd2` keeps every version with its time. `update_condition` says which changes count.
     `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what becomes of deletes that were found: `soft`
     flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an incremental `append` compares the
-    rows it reads again with what was appended last of their key; `add_metadata` tells which that is.
+    rows it reads again with what was appended last of their key; `add_metadata` tells which that is. A column that
+    such a read lacks keeps the value known of the key.
 
     ```yaml
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
     ```
 
     **Rows that come late** (`upsert`): with `sequence_by` an older row never overwrites a newer one, nor brings back
-    a deleted one. `delete_when` is a condition over the new rows: those announce a delete.
+    one whose delete was announced. `delete_when` is a condition over the new rows: those announce a delete.
 
     ```yaml
     write:

@@ -83,7 +83,11 @@ def overwrite(slice_: Snapshot, fit: Fit, partition_by: tuple[str, ...], *, firs
 
 
 def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.Select:
-    """The rows that the table does not have yet, as multisets: two equal rows need two that are there."""
+    """The rows that the table does not have yet, as multisets: two equal rows need two that are there.
+
+    With keys, a column that the read lacks keeps the value that the table knows of the key, as in an update: the new
+    row says nothing of it, and a NULL would be taken for the source's word by whoever reads the newest row.
+    """
     quiet = {*METADATA} - {n.casefold() for n in reread.apart}
     compared = [c for c in fit.columns if c.fold not in quiet and c.name in rows.schema and family(c.type) != "map"]
     names = [c.name for c in compared]
@@ -101,8 +105,14 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
         on.append(any_of([exp.GT(this=col(_ROWS, OUTER), expression=lit(1)), eq(col(_RANK, "t"), lit(1))]))
     have = select(lit(1)).from_(there.subquery("t")).where(all_of(on))
     stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
-    out = select(*(col(n, OUTER) for n in fit.columns.names), *stamped, named(lit("insert"), ACTION))
-    return out.from_(come.subquery(OUTER)).where(exp.Not(this=exp.Exists(this=have)))
+    lacked = [c for c in fit.columns if c.fold not in METADATA and c.name not in rows.schema] if keys else []
+    values = {c.name: named(_known(c), c.name) for c in lacked}
+    out = select(*(values.get(n, col(n, OUTER)) for n in fit.columns.names), *stamped, named(lit("insert"), ACTION))
+    out = out.from_(come.subquery(OUTER)).where(exp.Not(this=exp.Exists(this=have)))
+    if not lacked:
+        return out
+    last = _last(reread, keys, [c.name for c in lacked], _clock(reread, rows, stamp))
+    return out.join(last.subquery("l"), on=all_of(same(col(k, OUTER), col(k, "l")) for k in keys), join_type="left")
 
 
 def _copy(names: Sequence[str], first: Sequence[str] = ()) -> exp.Expr:
@@ -148,6 +158,21 @@ def _ranked(reread: Reread, rows: exp.Select, names: Sequence[str], clock: Seque
     newest = [ordered(col(n), desc=True) for n in clock]
     rank = over(exp.Rank(), spelled([*reread.keys, *reread.apart]), newest)
     return select(*map(col, every), named(rank, _RANK)).from_(rows.subquery("n"))
+
+
+def _known(column: Column) -> exp.Expr:
+    """What the table last knew of a column that the read did not bring; of a key with several rows it knows nothing."""
+    alone = eq(col(_ROWS, OUTER), lit(1))
+    return case((alone, col(column.name, "l")), default=cast(exp.null(), column.type))
+
+
+def _last(reread: Reread, keys: Sequence[str], names: Sequence[str], clock: Sequence[str]) -> exp.Select:
+    """Of every key in the table the row that was appended last, or has the highest mark, wherever its mark lies."""
+    schema, target = reread.target.schema, reread.target
+    order = clock or [c.name for n in reread.marks if (c := schema.get(n))]
+    newest = over(exp.RowNumber(), keys, [ordered(col(n), desc=True) for n in (*order, *names)])
+    rows = select(*map(col, (*keys, *names)), named(newest, _RANK)).from_(table(target.name))
+    return select(*map(col, (*keys, *names))).from_(rows.subquery("k")).where(eq(col(_RANK), lit(1)))
 
 
 def family_of(columns: Schema, name: str) -> str:

@@ -28,6 +28,7 @@ from strandline.testing.oracle import (
     duplicates,
     is_metadata,
     key_of,
+    rank,
     same,
 )
 
@@ -51,6 +52,7 @@ class Rules:
     mode: Literal["upsert", "scd2"] = "upsert"
     deletes: Literal["none", "soft", "hard"] = "soft"  # none: the node has no delete detection
     condition: Condition | None = None
+    sequence: str | None = None  # sequence_by: of two rows the higher one is newer
     scope: Callable[[Row], bool | None] = lambda _: True  # target_filter
     max_delete_percent: float | None = 50.0
     max_delete_count: int | None = None
@@ -336,9 +338,15 @@ class _Books:
             self._put("inserted", key, None, self._opened(row))
         elif not alive(old):
             if not outdated:
-                self._reopen(key, {**old, **row})
+                self._reopen(key, old if self._older(row, old) else {**old, **row})
+        elif self._older(row, old):
+            pass  # an older row never overwrites a newer one
         elif self._changed(old, row):
             self._put("updated", key, old, self._opened({**old, **row}))
+
+    def _older(self, row: Row, old: Row) -> bool:
+        by = self.rules.sequence
+        return by is not None and rank(row[by]) < rank(old[by])
 
     def _changed(self, old: Row, row: Row) -> bool:
         if all(same(value, old[name]) for name, value in row.items() if not is_metadata(name)):
