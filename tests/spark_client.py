@@ -1,6 +1,7 @@
 """A run in a process of its own, on the JVM of another one: killed, it leaves a JVM that the next process goes on with.
 
-Called with the folder, the hour of the run and the fault; with `alone` it has a JVM of its own, which is killed there.
+Called with the folder, the hour of the run and the fault; with `alone` it has a JVM of its own, which is killed there,
+or a while after: `commit.before+0.5`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +47,14 @@ def main() -> None:
         platform = connect("spark", project.config)
         java = int(platform.session.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[attr-defined]
 
+        point, _, seconds = fault.partition("+")
+
         def hook(name: str, _node: str | None) -> None:
-            if name == fault:
-                os.kill(java, signal.SIGKILL)
+            if name == point:
+                killing = threading.Timer(float(seconds or 0), os.kill, (java, signal.SIGKILL))
+                killing.start()
+                if not seconds:
+                    killing.join()
 
         armed = faults.armed(hook)
     else:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import pytest
 from tests.crashing import ROOT, agrees, at, picture
 from tests.test_fault_points import INSIDE, MODES, ONE, SOAK, THREE, TWO, project
 
+from strandline import faults
 from strandline.project import load
 from strandline.retry import Retry
 from strandline.types import Clock
 
 pytestmark = pytest.mark.spark
 CI = ("running.after", "stage.after", "alter.fill", "commit.before", "commit.after", "log.after")
-POINTS = [p for p in INSIDE if "#" not in p and not p.startswith("recover")] if SOAK else CI
+ELSEWHERE = ("recover.before", "recover.after", "commit.rows")  # Spark's rows do not pass through this process
+POINTS = [p for p in INSIDE if "#" not in p and p not in ELSEWHERE] if SOAK else CI
+DURING = [f"commit.before+{n / 5}" for n in range(1, 16)]  # at a time of the commit, or after it: 0.2 to 3 seconds
 IN_PROCESS = ("full append", "events")  # how they end is not a matter of the engine
 IN_CI = [m for m in MODES if m not in IN_PROCESS and (SOAK or m != "overwrite")]
 
@@ -70,10 +74,14 @@ def prepared(spark_platform: Any, tmp_path_factory: pytest.TempPathFactory) -> d
     return found
 
 
-def dies(folder: Path, start: Path, mode: str, point: str, environment: dict[str, str], *alone: str) -> Any:
+def begins(folder: Path, start: Path, mode: str) -> None:
     shutil.copytree(start, folder)
     project(folder, mode, soft=True)
     lands(folder, TWO)
+
+
+def dies(folder: Path, start: Path, mode: str, point: str, environment: dict[str, str], *alone: str) -> Any:
+    begins(folder, start, mode)
     command = [sys.executable, "-m", "tests.spark_client", str(folder), "2", point, *alone]
     return subprocess.run(command, env=environment, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
 
@@ -99,7 +107,17 @@ def test_nothing_twice_and_nothing_lost(
     makes_good(tmp_path / "p", spark_platform, tuple(expected))
 
 
-@pytest.mark.parametrize("point", POINTS if SOAK else ["commit.before"])
+@pytest.mark.parametrize("mode", IN_CI if SOAK else ["upsert"])
+@pytest.mark.parametrize("point", POINTS if SOAK else ["commit.after"])
+def test_a_fault_of_ours(tmp_path: Path, spark_platform: Any, prepared: Any, mode: str, point: str) -> None:
+    start, *expected = prepared[mode]
+    begins(tmp_path / "p", start, mode)
+    with faults.armed(f"{point}:raise"), suppress(faults.InjectedFault):  # it may be outside of any node
+        assert run(tmp_path / "p", spark_platform, 2)[0] in ("failed", "success")  # or after everything was recorded
+    makes_good(tmp_path / "p", spark_platform, tuple(expected))
+
+
+@pytest.mark.parametrize("point", [*POINTS, *DURING] if SOAK else ["commit.before"])
 def test_the_jvm_is_killed(tmp_path: Path, spark_platform: Any, prepared: Any, gateway: Any, point: str) -> None:
     start, *expected = prepared["append"]
     own = {k: v for k, v in gateway.items() if not k.startswith("PYSPARK_GATEWAY")}
