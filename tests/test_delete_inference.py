@@ -912,6 +912,33 @@ def test_an_older_snapshot_alone_is_no_evidence(quick):
     assert quick.flags("customers") == {1: False, 2: True, 3: True}
 
 
+def test_an_older_row_of_a_key_that_is_back_revives_it_and_overwrites_nothing(shop):
+    """A restored backup, or a replica that is behind; where rows announce their deletes, an older row is older."""
+    steps = [{"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}]
+    write = {"connection": "lake", "table": "rows", "mode": "upsert", "keys": ["id"], "sequence_by": "updated"}
+    node = {
+        "name": "rows",
+        "read": {"connection": "files", "path": "rows.parquet"},
+        "transform": {"steps": steps},
+        "write": write,
+    }
+    shop.declare(node)
+    shop.put("rows", EVENTS, (1, "a", june(5)), (2, "b", june(5)), (3, "c", june(5)))
+    shop.run()
+    shop.put("rows", EVENTS, (2, "b", june(5)), (3, "c", june(5)))
+    assert numbers(shop.run()) == (0, 0, 1, 0, 0)
+    shop.put("rows", EVENTS, (1, "old", june(4)), (2, "old", june(4)), (3, "old", None))
+    assert numbers(shop.run()) == (0, 0, 0, 1, 0)
+    assert {r["id"]: r["state"] for r in shop.table("rows").rows} == {1: "a", 2: "b", 3: "c"}
+    assert shop.run().status == "unchanged"
+    shop.put("rows", EVENTS, (2, "b", june(5)), (3, "c", june(5)))
+    shop.run()
+    shop.declare({**node, "write": {**write, "delete_when": "state = 'gone'"}})
+    shop.put("rows", EVENTS, (1, "old", june(4)), (2, "gone", june(6)), (3, "c", june(5)))
+    assert numbers(shop.run()) == (0, 0, 1, 0, 0)
+    assert shop.flags("rows") == {1: True, 2: True, 3: False}
+
+
 def full_extracts(**params):
     step = {"mode": "snapshot_diff", "keys": ["id"], **params}
     dedupe = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}}
