@@ -99,6 +99,8 @@ CROSS: dict[str, tuple[str, str, int, str, str, str | None]] = {
     "table twice": (UPSERT, UPSERT.replace("silver", "bronze"), 15, f"{SILVER}.write.table", "also written by node `bronze_customers`", None),
     "table inside a table": (UPSERT, UPSERT.replace("silver, table: customers", "bronze, table: customers/x"), 15, f"{SILVER}.write.table", "lies inside the table of node `bronze_customers`", None),
     "table around a table": ("path: lake/silver", "path: lake/bronze/customers", 15, f"{SILVER}.write.table", "lies inside the table of node `bronze_customers`", None),
+    "a lake below #": ("path: lake/silver", "path: 'lake/a#b'", 7, "connections.silver.path", "lake/a#b`, whose name holds one of the characters", "move the project"),
+    "a lake below %": ("path: lake/silver", "path: 'lake/a%20b'", 7, "connections.silver.path", "lake/a%20b`, whose name holds one of the characters", "another folder"),
     "depends on nobody": (READ, READ + "\n    depends_on: [silver_custmers]", 11, f"{BRONZE}.depends_on[0]", "unknown node `silver_custmers`", "did you mean `silver_customers`"),
     "control connection": ("engine: pandas", "control: {connection: brnze}", 2, "control.connection", "unknown connection `brnze`", "did you mean `bronze`?"),
     "control in a database": ("engine: pandas", "control: {connection: erp}", 2, "control.connection", "the control tables need a lake connection", None),
@@ -190,7 +192,7 @@ def test_no_name_leaves_its_connection(
     assert str(found.key).endswith((".table", ".path"))
 
 
-@pytest.mark.parametrize("name", [".", "a//b", "*", "a:b", "_delta_log", "a/_delta_log", " a"])
+@pytest.mark.parametrize("name", [".", "a//b", "*", "a:b", "_delta_log", "a/_delta_log", " a", "a%20b", "a#b"])
 def test_names_that_are_no_table(problems: Problems, name: str) -> None:
     (found,) = problems(changed("table: customers, mode: append", f'table: "{name}", mode: append'))
     assert found.key == f"{BRONZE}.write.table"

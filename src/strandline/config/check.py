@@ -22,6 +22,7 @@ from strandline.config.resolve import (
     PlaceError,
     bad_references,
     control_location,
+    odd_folder,
     place,
 )
 from strandline.config.urls import literal_password
@@ -34,6 +35,7 @@ _URL = re.compile(r"^[A-Za-z]\w*(\+\w+)?://|^jdbc:\w+:")
 def check(parts: Parts) -> Iterator[Mistake]:
     """Everything wrong between the parts of a project."""
     yield from _connection_mistakes(parts.raw)
+    yield from _folder_mistakes(parts)
     yield from _stray_references(parts.raw)
     yield from _control_mistakes(parts)
     yield from _name_mistakes(parts)
@@ -64,6 +66,16 @@ def _connection_mistakes(raw: dict[str, Any]) -> Iterator[Mistake]:
                 yield Mistake(loc, f"a secret reference cannot be used in `{key}`", hint)
             if key in ("user", "password") and re.match("(jdbc:)?sqlite:", str(connection.get("url"))):
                 yield Mistake(loc, "a SQLite file has no users and passwords", f"remove `{key}`")
+
+
+def _folder_mistakes(parts: Parts) -> Iterator[Mistake]:
+    for name, connection in parts.connections.items():
+        if isinstance(connection, LakeConnection) and (folder := odd_folder(connection, parts.root)):
+            yield Mistake(
+                ("connections", name, "path"),
+                f"tables would lie below `{folder}`, whose name holds one of the characters * ? [ ] {{ }} % #",
+                "give the path of another folder, or move the project",
+            )
 
 
 def _secret_mistakes(loc: Loc, name: str, key: str, text: str) -> Iterator[Mistake]:

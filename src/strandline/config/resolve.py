@@ -24,6 +24,7 @@ REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SECRET_FIELDS = ("url", "user", "password", "jdbc_url")
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://|^dbfs:/")
 _GLOB = re.compile(r"[*?\[\]{}]")
+_ODD = re.compile(r"[*?\[\]{}%#]")  # with these, table formats read or write another folder than the one named
 
 
 class PlaceError(ValueError):
@@ -105,6 +106,12 @@ def base(connection: FilesConnection | LakeConnection, root: Path) -> str:
     return os.path.normpath(root / Path(path).expanduser())
 
 
+def odd_folder(connection: LakeConnection, root: Path) -> str | None:
+    """Where the tables of a lake lie, when no table format can be trusted with that name."""
+    start = base(connection, root)
+    return start if _ODD.search(start) and not _REMOTE.match(start) else None
+
+
 def place(connection: FilesConnection | LakeConnection, name: str, root: Path, *, pattern: bool = False) -> str:
     """Where a table or path of a connection is. `pattern` allows `*.csv` and the folder itself."""
     _refuse_name(name, pattern=pattern)
@@ -153,8 +160,8 @@ def _refuse_name(name: str, *, pattern: bool) -> None:
         raise PlaceError("holds a backslash; folders are separated by `/`")
     if pattern:
         return
-    if _GLOB.search(name) or ":" in name:
-        raise PlaceError("holds one of the characters * ? [ ] { } :")
+    if _ODD.search(name) or ":" in name:
+        raise PlaceError("holds one of the characters * ? [ ] { } % # :")
     if any(part in ("", ".", "_delta_log") or part != part.strip() for part in parts):
         raise PlaceError("is not the name of a table")
 
