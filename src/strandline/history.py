@@ -16,6 +16,7 @@ from sqlglot import exp
 from strandline import batch as batches
 from strandline import detection
 from strandline.batch import Landing, Outcome, Reconciled, Transformed
+from strandline.checks import check_columns
 from strandline.config.writes import instant
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource, Staged
@@ -159,7 +160,7 @@ def _come(
 ) -> tuple[exp.Query, Course, Fit]:
     """The rows of the slice as events, and how the table of events takes them."""
     roles = batches.system_roles(job, state)
-    batches.check_columns(job, rows, state, roles)
+    check_columns(job, rows, state, roles)
     if taken := next((n for n in events.ROLES.values() if n in rows.schema), None):
         raise TableError(
             f"{job.node.name}: the rows bring a column `{taken}`, which {book.table.label} keeps for itself",

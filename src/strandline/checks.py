@@ -1,0 +1,78 @@
+"""Whether rows may become a table, or part of the one that is there: its columns, its keys, its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlglot import exp
+
+from strandline.errors import TableError, TransformError, UnknownColumn
+from strandline.job import Job
+from strandline.sql.portable import parse
+from strandline.types import Relation, TableState
+
+
+def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]) -> None:
+    """Every column that the configuration names is there, none takes a name of ours, and the table stays what it is."""
+    write = job.node.write
+    for key in ("keys", "partition_by", "track", "effective_at", "sequence_by"):
+        found = getattr(write, key) or ()
+        for name in (found,) if isinstance(found, str) else found:
+            stays = key == "track" and state is not None and name in state.schema  # gone from the source only
+            if name not in rows.schema and not stays:
+                raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
+    if not rows.schema.columns:
+        raise TransformError(f"{job.node.name}: there are no columns to write")
+    for name in roles.values():
+        if name in rows.schema:
+            raise TableError(
+                f"{job.node.name}: the rows bring a column `{name}`, which strandline keeps for itself in this table",
+                hint="rename it with a rename step, or give ours another name with system_columns:",
+            )
+    if state:
+        _check_kept(job, state)
+    _check_partitions(job, rows, state)
+    if state is None:  # later the table itself is asked
+        _check_filter(job, [*rows.schema.names, *roles.values()])
+
+
+def _check_kept(job: Job, state: TableState) -> None:
+    """What a table is, it stays: a history or none, with one row or one current version of each of its keys."""
+    write = job.node.write
+    if write.mode == "scd2" and "valid_from" not in state.roles:
+        raise TableError(
+            f"{job.target.label} keeps no versions: it was not written with mode: scd2",
+            hint="write another table, or set the mode back",
+        )
+    if write.mode == "upsert" and "valid_from" in state.roles:
+        raise TableError(f"{job.target.label} keeps versions: it was written with mode: scd2", hint="set the mode back")
+    before = job.past.memory.get("keys", write.keys)
+    if write.keyed and {k.casefold() for k in before} != {k.casefold() for k in write.keys}:
+        raise TableError(
+            f"{job.target.label} was written with keys ({', '.join(before)}), and write.keys is "
+            f"({', '.join(write.keys)}) now: of such a key it may hold several rows",
+            hint="set write.keys back, or write another table, which is then built from the start",
+        )
+
+
+def _check_filter(job: Job, known: Sequence[str]) -> None:
+    sql, where = job.detection and job.detection.target_filter, f"{job.node.name}: target_filter"
+    folded = {n.casefold() for n in known}
+    for column in parse(sql, where).find_all(exp.Column) if sql else ():
+        if column.name.casefold() not in folded:
+            raise UnknownColumn(column.name, known, where=where)
+
+
+def _check_partitions(job: Job, rows: Relation, state: TableState | None) -> None:
+    wanted = [p.casefold() for p in job.node.write.partition_by]
+    if state is None and {c.fold for c in rows.schema} <= set(wanted):
+        raise TransformError(
+            f"{job.node.name}: write.partition_by names every column, and a table needs one besides",
+            hint="partition by fewer columns",
+        )
+    if state and wanted and wanted != [p.casefold() for p in state.partition_by]:
+        raise TransformError(
+            f"{job.target.label} is partitioned by ({', '.join(state.partition_by)}), "
+            f"not by ({', '.join(job.node.write.partition_by)})",
+            hint="a table keeps its partitioning: write another table, or set partition_by back",
+        )
