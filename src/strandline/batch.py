@@ -178,6 +178,7 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
         unique=_unique(job.node),
         stored=state.roles if state else {},
         gone=ANNOUNCED if gone is not None or _announces(job.node.write) else None,
+        announces=_announces(job.node.write),
         sequence=job.node.write.sequence_by,
     )
     proposal = decisions.proposal(question, parts)

@@ -98,7 +98,7 @@ class How:
 
     def meaning(self, query: Query) -> Writing:
         by = query.number if self.sequence else None
-        return Writing(query.keys, by, lambda row: self.announces and row[query.number] == GONE)
+        return Writing(query.keys, by, (lambda row: row[query.number] == GONE) if self.announces else None)
 
 
 def hows() -> st.SearchStrategy[How]:

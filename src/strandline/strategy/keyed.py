@@ -129,8 +129,8 @@ def _announced(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
 def _older(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
     """An older row changes nothing; nor does an equal one of a deleted row, unless evidence shows that it is back.
 
-    Where absence is inferred, an older row of a deleted key is back too, as it was when it was newest: no row said that
-    it is gone. Where deletes are announced, by rows or a feed, an older row is older than that.
+    Where evidence says who is there, an older row of a deleted key is back too, as it was when it was newest: no row
+    said that it is gone. Where rows announce their deletes, an older row is older than that.
     """
     if q.sequence is None:
         return []
@@ -138,7 +138,7 @@ def _older(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
     if q.absence is None:
         older = any_of([older, all_of([_dead(q), negate(_compares(q, exp.GT))])])
     present = all_of([older.copy(), _dead(q), is_true(col(SEEN))])
-    back = [(present, lit("revive"))] if q.absence is not None and q.gone is None else []
+    back = [(present, lit("revive"))] if q.absence is not None and not q.announces else []
     return [*back, (older, lit("unchanged"))]
 
 

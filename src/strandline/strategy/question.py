@@ -57,6 +57,7 @@ class Question:
     unique: bool = False
     stored: Mapping[str, str] = field(default_factory=dict)  # the roles that the table has already
     gone: str | None = None  # a boolean column of the rows, and of no table: this row announces a delete
+    announces: bool = False  # may rows say themselves that they are gone?
     sequence: str | None = None  # a column of the rows and the table that says which of two rows is newer
     woven: bool = False  # what is announced is an event of a history already: nothing is to be decided about it
 

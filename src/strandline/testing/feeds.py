@@ -37,19 +37,22 @@ class Writing:
 
     keys: Sequence[str]
     sequence_by: str | None = None
-    delete_when: Callable[[Row], bool] = lambda _: False
+    delete_when: Callable[[Row], bool] | None = None
 
 
 def written(stored: Mapping[Any, Row], result: Iterable[Row], how: Writing) -> dict[Any, Row]:
-    """A table by its keys, with flags, after a whole result: what is not in it is gone, older rows change nothing."""
+    """A table by its keys, with flags, after a whole result: what is not in it is gone, older rows overwrite nothing.
+
+    That a key is there is so whatever its sequence, unless rows say themselves that they are gone.
+    """
     table: dict[Any, Row] = {key: {**row, "_is_deleted": True} for key, row in stored.items()}
     by = how.sequence_by
     for row in result:
         key = tuple(row[k] for k in how.keys)
         old = stored.get(key)
         if old is not None and by and rank(row[by]) < rank(old[by]):
-            table[key] = old
-        elif how.delete_when(row):
+            table[key] = old if how.delete_when else {**old, "_is_deleted": False}
+        elif how.delete_when and how.delete_when(row):
             table[key] = {**(old or row), **({by: row[by]} if by else {}), "_is_deleted": True}
         else:
             table[key] = {**row, "_is_deleted": False}
