@@ -143,14 +143,14 @@ def test_twice_missing(pandas_platform: Platform) -> None:
 
 
 def test_sequences_and_absence(pandas_platform: Platform) -> None:
-    """`upsert`: what was inferred deleted keeps its sequence; seen again it is back, unless it is older news."""
+    """`upsert`: what was inferred deleted keeps its sequence; seen again it is back, and older news changes nothing."""
     columns = [("id", "int"), ("name", "string"), ("n", "int")]
     ada, bob = (1, "Ada", 1), (2, "Bob", 5)
     with lab(pandas_platform, {"mode": "upsert", "keys": ["id"], "sequence_by": "n"}, transform=detect()) as at:
         at.run(frame(columns, ada, bob))
         assert at.run(frame(columns, ada)).deleted == 1
-        assert at.run(frame(columns, ada, (2, "Old", 4))).status == "unchanged"
-        assert at.run(frame(columns, ada, bob)).reopened == 1
+        assert at.run(frame(columns, ada, (2, "Old", 4))).reopened == 1
+        assert at.run(frame(columns, ada, bob)).status == "unchanged"
         assert sorted((r["id"], r["name"], r["n"], r["_is_deleted"]) for r in at.table().rows) == [
             (1, "Ada", 1, False),
             (2, "Bob", 5, False),

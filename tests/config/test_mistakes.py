@@ -99,8 +99,8 @@ CROSS: dict[str, tuple[str, str, int, str, str, str | None]] = {
     "table twice": (UPSERT, UPSERT.replace("silver", "bronze"), 15, f"{SILVER}.write.table", "also written by node `bronze_customers`", None),
     "table inside a table": (UPSERT, UPSERT.replace("silver, table: customers", "bronze, table: customers/x"), 15, f"{SILVER}.write.table", "lies inside the table of node `bronze_customers`", None),
     "table around a table": ("path: lake/silver", "path: lake/bronze/customers", 15, f"{SILVER}.write.table", "lies inside the table of node `bronze_customers`", None),
-    "a lake below #": ("path: lake/silver", "path: 'lake/a#b'", 7, "connections.silver.path", "lake/a#b`, whose name holds one of the characters", "move the project"),
-    "a lake below %": ("path: lake/silver", "path: 'lake/a%20b'", 7, "connections.silver.path", "lake/a%20b`, whose name holds one of the characters", "another folder"),
+    "a lake below #": ("path: lake/silver", "path: 'lake/a#b'", 7, "connections.silver.path", "lake/a#b`, and table formats take `#` in a name", "move the project"),
+    "a lake below %": ("path: lake/silver", "path: 'lake/a%20b'", 7, "connections.silver.path", "lake/a%20b`, and table formats take `%20` in a name", "another folder"),
     "depends on nobody": (READ, READ + "\n    depends_on: [silver_custmers]", 11, f"{BRONZE}.depends_on[0]", "unknown node `silver_custmers`", "did you mean `silver_customers`"),
     "control connection": ("engine: pandas", "control: {connection: brnze}", 2, "control.connection", "unknown connection `brnze`", "did you mean `bronze`?"),
     "control in a database": ("engine: pandas", "control: {connection: erp}", 2, "control.connection", "the control tables need a lake connection", None),
@@ -149,6 +149,7 @@ FINE = {
     "one source, steps": (READ_LAKE, "sources: [{connection: bronze, table: c, alias: source}]\n    transform: {steps: [{operation: drop, params: {columns: [a]}}]}"),
     "references": ('"sqlite:///shop.db"', '"postgresql://${env:U}:${env:P}@db/shop?password=${env:P}", user: "${env:U}"'),
     "secret for Spark": ("engine: pandas", 'spark: {config: {spark.hadoop.fs.s3a.secret.key: "${env:S3}"}}'),
+    "a lake below 100 %": ("path: lake/silver", "path: 'lake/100% {b}?'"),
     "a cloud path": ("path: lake/silver", "path: s3://bucket/silver"),
 }  # fmt: skip
 

@@ -70,10 +70,11 @@ def _connection_mistakes(raw: dict[str, Any]) -> Iterator[Mistake]:
 
 def _folder_mistakes(parts: Parts) -> Iterator[Mistake]:
     for name, connection in parts.connections.items():
-        if isinstance(connection, LakeConnection) and (folder := odd_folder(connection, parts.root)):
+        if isinstance(connection, LakeConnection) and (found := odd_folder(connection, parts.root)):
+            folder, odd = found
             yield Mistake(
                 ("connections", name, "path"),
-                f"tables would lie below `{folder}`, whose name holds one of the characters * ? [ ] {{ }} % #",
+                f"tables would lie below `{folder}`, and table formats take `{odd}` in a name for something else",
                 "give the path of another folder, or move the project",
             )
 

@@ -24,7 +24,7 @@ REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SECRET_FIELDS = ("url", "user", "password", "jdbc_url")
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://|^dbfs:/")
 _GLOB = re.compile(r"[*?\[\]{}]")
-_ODD = re.compile(r"[*?\[\]{}%#]")  # with these, table formats read or write another folder than the one named
+_ODD = re.compile(r"[\[\]#]|%[0-9A-Fa-f]{2}")  # below these, table formats fail or write into another folder
 
 
 class PlaceError(ValueError):
@@ -106,10 +106,11 @@ def base(connection: FilesConnection | LakeConnection, root: Path) -> str:
     return os.path.normpath(root / Path(path).expanduser())
 
 
-def odd_folder(connection: LakeConnection, root: Path) -> str | None:
-    """Where the tables of a lake lie, when no table format can be trusted with that name."""
+def odd_folder(connection: LakeConnection, root: Path) -> tuple[str, str] | None:
+    """Where the tables of a lake lie, and the part of that name that no table format can be trusted with."""
     start = base(connection, root)
-    return start if _ODD.search(start) and not _REMOTE.match(start) else None
+    found = None if _REMOTE.match(start) else _ODD.search(start)
+    return (start, found[0]) if found else None
 
 
 def place(connection: FilesConnection | LakeConnection, name: str, root: Path, *, pattern: bool = False) -> str:
@@ -160,8 +161,10 @@ def _refuse_name(name: str, *, pattern: bool) -> None:
         raise PlaceError("holds a backslash; folders are separated by `/`")
     if pattern:
         return
-    if _ODD.search(name) or ":" in name:
-        raise PlaceError("holds one of the characters * ? [ ] { } % # :")
+    if _GLOB.search(name) or ":" in name:
+        raise PlaceError("holds one of the characters * ? [ ] { } :")
+    if _ODD.search(name):
+        raise PlaceError("holds a # or an escape like %20, which table formats take for something else")
     if any(part in ("", ".", "_delta_log") or part != part.strip() for part in parts):
         raise PlaceError("is not the name of a table")
 
