@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from strandline.errors import (
     ConfigError,
     DeleteThresholdExceeded,
+    DuplicateKeys,
     EmptySource,
     ReadError,
     TransformError,
@@ -910,6 +911,47 @@ def test_an_older_snapshot_alone_is_no_evidence(quick):
     quick.put("day_n", EXTRACTS, (1, "b", june(4)))
     assert numbers(quick.run()) == (0, 1, 1, 0, 0)
     assert quick.flags("customers") == {1: False, 2: True, 3: True}
+
+
+TWICE = {
+    "unchanged": [(1, "a"), (1, "a"), (2, "b")],
+    "changed": [(1, "x"), (1, "a"), (2, "b")],
+    "new": [(1, "a"), (2, "b"), (3, "c"), (3, "c"), (4, "d")],
+    "no key": [(1, "a"), (2, "b"), (None, "c"), (None, "c")],
+    "deleted": [(9, "z"), (9, "z"), (1, "a"), (2, "b")],
+}
+
+
+@pytest.mark.parametrize("found", ["snapshot_diff", "sql_compare"])
+def test_a_key_that_comes_twice_is_refused_whatever_it_is(shop, found):
+    """Where the whole table is compared, nobody counts keys beforehand: they are told by what they meet."""
+    live = {"source_connection": "erp", "source_query": "SELECT id FROM live"} if found == "sql_compare" else {}
+    params = {"mode": found, "keys": ["id"], "max_delete_percent": None, **live}
+    columns = [("id", "bigint"), ("state", "string")]
+    shop.sql("CREATE TABLE live (id INTEGER)", "INSERT INTO live VALUES (1), (2), (9)")
+    shop.declare(
+        {
+            "name": "rows",
+            "read": {"connection": "files", "path": "rows.parquet"},
+            "transform": {"steps": [{"operation": "detect_deletes", "params": params}]},
+            "write": {"connection": "lake", "table": "rows", "mode": "upsert", "keys": ["id"]},
+        }
+    )
+    shop.put("rows", columns, (1, "a"), (2, "b"), (9, "z"))
+    shop.run()
+    shop.sql("DELETE FROM live WHERE id = 9")
+    shop.put("rows", columns, (1, "a"), (2, "b"))
+    shop.run()
+    before = shop.table("rows").rows
+    for what, rows in TWICE.items():
+        shop.put("rows", columns, *rows)
+        with pytest.raises(DuplicateKeys, match="id") as refused:
+            shop.run()
+        assert refused.value.count == 1, what
+    assert shop.table("rows").rows == before
+    shop.put("rows", columns, (1, "a"), (2, "b"), (None, "c"), (4, "d"), (5, "e"))
+    shop.sql("INSERT INTO live VALUES (4), (5)")
+    assert shop.run().inserted == 3
 
 
 def test_an_older_row_of_a_key_that_is_back_revives_it_and_overwrites_nothing(shop):

@@ -17,7 +17,7 @@ from strandline.checks import check_columns
 from strandline.config.model import NodeConfig
 from strandline.config.writes import WriteConfig, instant
 from strandline.detection import Finding
-from strandline.engine.base import Engine, LakeSource
+from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError
 from strandline.guard.verdict import Verdict, judge
 from strandline.job import Job, feeds_snapshots
@@ -25,7 +25,7 @@ from strandline.journal import log
 from strandline.plan.reading import SOURCE_FILE
 from strandline.schema.diff import Fit, fit
 from strandline.slices import Slice
-from strandline.sql.expr import col, lit, named, negate, rows_of, select, table
+from strandline.sql.expr import col, lit, named, negate, one_of, rows_of, select, table
 from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression, spark_types
 from strandline.strategy import announced, decisions
@@ -375,6 +375,8 @@ def _evaluate_keyed(job: Job, engine: Engine, slice_: Slice, rows: Relation, mad
         return Outcome(slice_, rows, made, _lazy(engine, made), warnings=tuple(warnings))
     wanted = {**decisions.decision_measures(), **range_measures(made.proposal)}
     staged = engine.stage(made.proposal.rows, wanted, decisions.keep())
+    if q.paired and _twice(engine, q, staged):
+        raise duplicate_keys(engine, rows, job.node.write.keys)
     verdict, told = judged(job, made.finding, staged.measures)
     applied, warnings = verdict is None or verdict.applied, [*warnings, *told]
     counts = decisions.counts_of(staged.measures, q.keeping, applied=applied)
@@ -387,6 +389,18 @@ def _evaluate_keyed(job: Job, engine: Engine, slice_: Slice, rows: Relation, mad
         additions = engine.query(exp.union(whole, gone, distinct=False))
     changes = evaluated(made.proposal, additions, counts, key_ranges(staged.measures))
     return Outcome(slice_, rows, made, changes, verdict, staged.relation, staged.measures, tuple(warnings))
+
+
+def _twice(engine: Engine, q: Question, staged: Staged) -> bool:
+    """Did a key come more than once? Then a stored row was met more often than it is there, or a new one is twice."""
+    assert q.target is not None
+    stored = engine.fetch(select(exp.Count(this=exp.Star())).from_(table(q.target.name)))[0][0]
+    if staged.measures["met"] > stored:
+        return True
+    if staged.measures["inserted"] + staged.measures["buried"] < 2:
+        return False
+    new = engine.query(rows_of(staged.relation).where(one_of(col(ACTION), ("insert", "bury"))))
+    return bool(engine.fetch(duplicates(new, [c.name for c in q.keys], 1)))
 
 
 def judged(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> tuple[Verdict | None, list[str]]:

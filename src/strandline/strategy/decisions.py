@@ -24,9 +24,9 @@ from strandline.sql.expr import (
     select,
     table,
 )
-from strandline.strategy.changes import ACTION, Counts, Proposal, Removals
+from strandline.strategy.changes import ACTION, Counts, Proposal, Removals, is_true
 from strandline.strategy.keyed import decide
-from strandline.strategy.question import ALIVE, CAME, ELSE, GONE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question
+from strandline.strategy.question import ALIVE, CAME, ELSE, FOUND, GONE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question
 from strandline.types import Relation
 
 
@@ -54,6 +54,7 @@ def decision_measures() -> dict[str, exp.Expr]:
         "alive": col(ALIVE),
         "null_keys": col(NULL_KEY),
         "came": col(CAME),
+        "met": is_true(col(FOUND)),
     }
     return {name: count_where(condition) for name, condition in counted.items()}
 

@@ -43,8 +43,7 @@ from strandline.types import Column
 def joined(q: Question) -> exp.Select:
     """Slice, table, evidence and notes side by side; with evidence also the rows that only the table has."""
     keys = {c.fold for c in q.keys}
-    both = q.absence is not None and q.target is not None and not q.absence.announced
-    values = [named(_value(q, c, key=c.fold in keys, both=both), c.name) for c in q.fit.columns]
+    values = [named(_value(q, c, key=c.fold in keys), c.name) for c in q.fit.columns]
     found = col(FOUND, "t") if q.target else cast(exp.null(), "boolean")
     old = [named(col(c.name, "t"), OLD + c.name) for c in (q.target.schema if q.target else ())]
     gone = is_true(col(q.gone, "s")) if q.gone else exp.false()
@@ -56,7 +55,7 @@ def joined(q: Question) -> exp.Select:
     tree = select(*values, *facts, *old).from_(_slice(q).subquery("s"))
     if q.target is not None:
         on = all_of(same_match(i, c.type, "s", "t") for i, c in enumerate(q.keys))
-        tree = tree.join(_stored(q).subquery("t"), on=on, join_type="full" if both else "left")
+        tree = tree.join(_stored(q).subquery("t"), on=on, join_type="full" if q.both else "left")
     if q.absence is not None and q.absence.seen is not None:
         tree = tree.join(seen_keys(q.absence, q.keys).subquery("e"), on=_same_key(q, "e"), join_type="left")
     if q.noted and q.absence is not None and q.absence.notes is not None:
@@ -66,11 +65,11 @@ def joined(q: Question) -> exp.Select:
 
 
 def _slice(q: Question) -> exp.Select:
-    """The slice with its keys in the table's types, and how often each of them occurs."""
+    """The slice with its keys in the table's types, and how often each of them occurs, if that is to be known now."""
     columns = [col(n) for n in q.rows.schema.names]
     keyed = [m for i, c in enumerate(q.keys) for m in match_columns(i, c.type, cast(col(_their(q, c)), c.type))]
     rows = select(*columns, *keyed).from_(table(q.rows.name))
-    copies = lit(1) if q.unique else over(exp.Count(this=exp.Star()), [k.alias for k in keyed])
+    copies = lit(1) if q.unique or q.paired else over(exp.Count(this=exp.Star()), [k.alias for k in keyed])
     names = [*(c.copy() for c in columns), *(col(k.alias) for k in keyed)]
     return select(*names, named(copies, COPIES), named(exp.true(), IN)).from_(rows.subquery("k"))
 
@@ -125,7 +124,7 @@ def _absent(q: Question) -> exp.Expr:
     return is_true(col(ABSENT, "s")) if ABSENT in q.rows.schema else exp.false()
 
 
-def _value(q: Question, c: Column, *, key: bool, both: bool) -> exp.Expr:
+def _value(q: Question, c: Column, *, key: bool) -> exp.Expr:
     """A column as it would be stored: the slice's value, and the stored one where the slice has no such column."""
     come, target = q.rows.schema.get(c.name), q.target
     if key:
@@ -139,6 +138,6 @@ def _value(q: Question, c: Column, *, key: bool, both: bool) -> exp.Expr:
         when = c.name.casefold() == q.sequence.casefold()
         stays = all_of([_absent(q) if when else is_true(col(q.gone, "s")), is_true(col(FOUND, "t"))])
         value = case((stays, col(c.name, "t")), default=value)
-    if both and there and q.whole:
+    if q.both and there and q.whole:
         return case((is_null(col(IN, "s")), col(c.name, "t")), default=value)
     return value

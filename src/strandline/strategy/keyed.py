@@ -49,10 +49,10 @@ def decide(q: Question) -> exp.Select:
     kept = [*values, *(col(h.alias) for h in hashed)]
     extra = [named(_old(q, "valid_from", "timestamp"), VERSION), named(_was(q), WAS)]
     streak = named(col(STREAK) if q.noted else lit(0), STREAK)
-    verbs = [named(_plain(q), PLAIN), named(_state(q), STATE), *_measured(q), *map(col, (GONE, IN, SEEN))]
+    verbs = [named(_plain(q), PLAIN), named(_state(q), STATE), *_measured(q), *map(col, (GONE, IN, SEEN, FOUND))]
     judged = select(*kept, *extra, streak, *verbs).from_(hashed_rows.subquery("h"))
     told = [named(_otherwise(), ELSE), named(_action(), ACTION), named(_note(), NOTE)]
-    facts = [VERSION, WAS, STREAK, ALIVE, NULL_KEY, CAME, GONE, IN, SEEN]
+    facts = [VERSION, WAS, STREAK, ALIVE, NULL_KEY, CAME, GONE, IN, SEEN, FOUND]
     return select(*kept, *map(col, facts), *told).from_(judged.subquery("d"))
 
 

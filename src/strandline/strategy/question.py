@@ -72,6 +72,18 @@ class Question:
         return [self.spelled(k) for k in self.keeping.keys]
 
     @property
+    def both(self) -> bool:
+        """Does every row of the table come along, also those that the slice lacks?"""
+        return self.target is not None and self.absence is not None and not self.absence.announced
+
+    @property
+    def paired(self) -> bool:
+        """Can a key that came twice be told afterwards, by a stored row that was met twice, or a new one that comes
+        twice? That is cheaper than counting all rows by their keys. A row that announces a delete may be neither.
+        """
+        return self.both and not self.unique and not self.keeping.history and self.gone is None
+
+    @property
     def whole(self) -> bool:
         """Must rows that only the table has come along with all their values?"""
         return self.keeping.history and self.absence is not None and self.absence.live
