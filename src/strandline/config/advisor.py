@@ -135,7 +135,10 @@ def _write_mistakes(finder: _Finder) -> Iterator[Mistake]:
     if not write.keyed:
         if write.delete_strategy != "ignore":
             message = f"{finder.name} finds deletes that cannot be applied, soft or hard: {_WHY[write.mode]}"
-            yield Mistake(finder.loc, message, "write with mode: upsert or scd2, or say delete_strategy: ignore")
+            hint = "write with mode: upsert or scd2, or say delete_strategy: ignore"
+            if finder.node.origin.targets > 1:  # the other targets may well want the deletes
+                hint = f"use two nodes, one of them for `{write.table}`; or say delete_strategy: ignore at this target"
+            yield Mistake(finder.loc, message, hint)
         return
     if step and {k.casefold() for k in step.keys} != {k.casefold() for k in write.keys}:
         yield Mistake(

@@ -134,12 +134,13 @@ def _wrong_kind(loc: Loc, name: str, found: AnyConnection, who: str) -> Mistake:
 
 
 def _name_mistakes(parts: Parts) -> Iterator[Mistake]:
-    first: dict[str, str] = {}
+    first: dict[str, NodeParts] = {}
     for node in parts.nodes:
-        if node.name and node.name.casefold() in first:
-            yield Mistake((*node.loc, "name"), f"another node is called `{first[node.name.casefold()]}` too")
-        elif node.name:
-            first[node.name.casefold()] = node.name
+        other = first.setdefault(node.name.casefold(), node) if node.name else node
+        if other is not node:
+            made = node.origin.target or other.origin.target
+            hint = "after the first, each target of a node is a node `name.table`; rename one of them" if made else None
+            yield Mistake((*node.loc, "name"), f"another node is called `{other.name}` too", hint)
     names = {node.name for node in parts.nodes if node.name}
     for node in parts.nodes:
         for index, name in enumerate(node.depends_on):

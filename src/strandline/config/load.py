@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from strandline.config.parts import parts_of, salvaged
 from strandline.config.positions import Loc, Mistake, Place, Positions
 from strandline.config.render import Renderer
 from strandline.config.resolve import REFERENCE, redact
+from strandline.config.targets import spread
 from strandline.config.yamlfile import Document, read_yaml
 from strandline.errors import ConfigError, Problem, did_you_mean
 
@@ -37,6 +38,12 @@ class Project:
     file: Path
     positions: Positions
     digest: str
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The nodes that are written as one with several targets, by the name that was written: it is the first's."""
+
+    def together(self, name: str) -> tuple[str, ...]:
+        """The targets of the node that this one belongs to, in their order; itself when it is the only one."""
+        return next((names for names in self.groups.values() if name in names), (name,))
 
 
 def load_project(path: str | Path) -> Project:
@@ -47,12 +54,16 @@ def load_project(path: str | Path) -> Project:
     failed: list[Mistake] = []
     raw = files.rendered(failed)
     positions = Positions(Place(files.label(file), 1), files.places, tuple(_node_names(raw)))
-    config, mistakes = _validated(raw)
+    nodes = spread(raw, failed)
+    config, mistakes = _validated(nodes.raw)
     complete = not files.unreadable
     parts = (
-        parts_of(config, raw, files.root, complete=complete) if config else salvaged(raw, files.root, complete=complete)
+        parts_of(config, nodes, files.root, complete=complete)
+        if config
+        else salvaged(nodes, files.root, complete=complete)
     )
-    mistakes += check(parts)
+    # What several targets share is wrong once.
+    mistakes = list(dict.fromkeys(nodes.written(m) for m in (*mistakes, *check(parts))))
     # A text that could not be rendered is told once; what else is wrong with it follows from that.
     mistakes = failed + [m for m in mistakes if not any(m.loc[: len(f.loc)] == f.loc for f in failed)]
     problems = files.problems + [positions.problem(*mistake) for mistake in mistakes]
@@ -60,7 +71,7 @@ def load_project(path: str | Path) -> Project:
         order = {label: index for index, label in enumerate(files.labels)}
         problems.sort(key=lambda p: (order.get(p.file or "", 0), p.line or 0))
         raise ConfigError(_without_secrets(problems, files.renderer.env_names, raw))
-    return Project(config, files.root, file, positions, _digest(config))
+    return Project(config, files.root, file, positions, _digest(config), nodes.groups())
 
 
 def _project_file(path: Path) -> Path:

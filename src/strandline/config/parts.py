@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from strandline.config.increments import SettingsConfig
 from strandline.config.model import ControlConfig, NodeConfig, ProjectConfig, StepConfig
 from strandline.config.positions import Loc, Mistake
 from strandline.config.reads import ReadConfig, SourceConfig
+from strandline.config.targets import Origin, Spread
 from strandline.config.writes import WriteConfig
 from strandline.errors import did_you_mean
 
@@ -36,6 +37,7 @@ class NodeParts:
     settings: SettingsConfig = field(default_factory=SettingsConfig)
     whole: bool = True
     """False when something of its reads, steps, settings or write could not be read."""
+    origin: Origin = field(default_factory=Origin)
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ def connection_of(parts: Parts, loc: Loc, name: str) -> AnyConnection | Mistake 
     return Mistake(loc, f"unknown connection `{name}`", hint)
 
 
-def parts_of(config: ProjectConfig, raw: dict[str, Any], root: Path, *, complete: bool) -> Parts:
+def parts_of(config: ProjectConfig, spread: Spread, root: Path, *, complete: bool) -> Parts:
     """The parts of a project that is valid as far as its models can tell."""
     nodes = []
-    for index, node in enumerate(config.nodes):
+    for index, (node, origin) in enumerate(zip(config.nodes, spread.origins, strict=True)):
         loc: Loc = ("nodes", index)
         steps = node.transform.steps if node.transform else []
         nodes.append(
@@ -77,15 +79,20 @@ def parts_of(config: ProjectConfig, raw: dict[str, Any], root: Path, *, complete
                 node.aliases(),
                 node.write,
                 node.settings,
+                origin=origin,
             )
         )
-    return Parts(root, raw, dict(config.connections), config.control, nodes, complete)
+    return Parts(root, spread.raw, dict(config.connections), config.control, nodes, complete)
 
 
-def salvaged(raw: dict[str, Any], root: Path, *, complete: bool) -> Parts:
+def salvaged(spread: Spread, root: Path, *, complete: bool) -> Parts:
     """The parts that can be read of a project that is not valid; its mistakes are told already."""
+    raw = spread.raw
     connections = {name: _read(Connection, value) for name, value in _map(raw.get("connections")).items()}
-    nodes = [_salvaged_node(("nodes", i), _map(node)) for i, node in enumerate(_list(raw.get("nodes")))]
+    nodes = [
+        replace(_salvaged_node(("nodes", i), _map(node)), origin=origin)
+        for i, (node, origin) in enumerate(zip(_list(raw.get("nodes")), spread.origins, strict=True))
+    ]
     return Parts(root, raw, connections, _read(ControlConfig, raw.get("control")), nodes, complete)
 
 

@@ -14,6 +14,9 @@ def json_schema() -> dict[str, Any]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "strandline.yaml"
     definitions = schema.setdefault("$defs", {})
+    target = definitions["NodeConfig"]["properties"]["write"]
+    several = {"type": "array", "items": target, "minItems": 1}  # each becomes a node before the models see it
+    definitions["NodeConfig"]["properties"]["write"] = {"anyOf": [target, several]}
     definitions["StepConfig"] = {
         "title": "StepConfig",
         "description": "A registered step and its parameters.",

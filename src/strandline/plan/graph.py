@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
@@ -18,6 +19,8 @@ class Graph:
     order: tuple[str, ...]
     parents: Mapping[str, frozenset[str]]
     tags: Mapping[str, frozenset[str]]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The nodes that are the targets of one, in their order, by its name."""
 
     def children(self, name: str) -> frozenset[str]:
         return frozenset(n for n, parents in self.parents.items() if name in parents)
@@ -34,7 +37,10 @@ class Graph:
         return found
 
     def select(self, patterns: Iterable[str]) -> tuple[str, ...]:
-        """`a`, `+a` with its ancestors, `a+` with its descendants, `tag:x`; several, separated by blanks or commas."""
+        """`a`, `+a` with its ancestors, `a+` with its descendants, `tag:x`; several, separated by blanks or commas.
+
+        A node with several targets is all of them; `a.table` is one.
+        """
         words = [w for p in patterns for w in p.replace(",", " ").split()]
         if not words:
             return self.order
@@ -50,7 +56,7 @@ class Graph:
             found = {n for n, tags in self.tags.items() if tag in tags}
             known = {f"tag:{t}" for tags in self.tags.values() for t in tags}
         else:
-            found = {core} & set(self.order)
+            found = set(self.groups.get(core, {core} & set(self.order)))
             known = set(self.order)
         if not found:
             raise UsageError(
@@ -63,12 +69,20 @@ class Graph:
 
 
 def build(project: Project) -> Graph:
-    """The graph of a project; a cycle is an error that names its nodes."""
+    """The graph of a project; a cycle is an error that names its nodes.
+
+    The targets of one node go one after the other, and whoever waits for one of them waits for all: if a later one
+    fails, those before it are taken back, and nobody may have built on them.
+    """
     nodes = project.config.nodes
     writers = {locate(project, n.write.connection, n.write.table): n.name for n in nodes}
-    parents = {n.name: _parents(project, n, writers) for n in nodes}
+    before = {name: previous for names in project.groups.values() for previous, name in pairwise(names)}
+    parents = {}
+    for node in nodes:
+        found = {name for parent in _parents(project, node, writers) for name in project.together(parent)}
+        parents[node.name] = frozenset(found | {before[node.name]} if node.name in before else found)
     tags = {n.name: frozenset(n.tags) for n in nodes}
-    return Graph(_ordered(project, parents), parents, tags)
+    return Graph(_ordered(project, parents), parents, tags, project.groups)
 
 
 def reads(node: NodeConfig) -> list[tuple[str, str]]:
@@ -100,9 +114,8 @@ def _cycle(project: Project, left: list[str], parents: Mapping[str, frozenset[st
     while path[-1] not in path[:-1]:
         path.append(next(p for p in sorted(parents[path[-1]]) if p in left))
     circle = path[path.index(path[-1]) :][::-1]
-    index = next(i for i, n in enumerate(project.config.nodes) if n.name == circle[0])
     return project.positions.problem(
-        ("nodes", index),
+        ("nodes", project.together(circle[0])[0]),
         f"these nodes wait for each other: {' → '.join(circle)}",
         hint="break the circle at one of them",
     )
