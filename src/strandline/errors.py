@@ -14,6 +14,7 @@ StrandlineError
 │   │   └── EmptySource   … because the source came back empty
 │   ├── TableError        the target cannot be written as asked
 │   ├── RevertRefused     a failed load could not be taken back everywhere
+│   ├── TakenBack         another target of the same node failed
 │   └── CommitConflict    somebody else committed meanwhile (worth a retry)
 │       └── Overtaken     … and what was to be committed no longer fits  exit code 4
 ├── StalePlan             a plan was made from what is no longer so      exit code 2
@@ -250,6 +251,18 @@ class RevertRefused(NodeError):
         super().__init__(
             f"the load failed ({reason}), and not every table could be put back: {'; '.join(tables)}",
             hint="look at the tables named; the other ones are as they were before the load",
+        )
+
+
+class TakenBack(NodeError):
+    """A target was written, and put back because another one of the same node failed."""
+
+    code = "taken_back"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"taken back, because {reason}",
+            hint="put that right and run again: the targets of one node are written together",
         )
 
 

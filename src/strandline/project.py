@@ -6,29 +6,31 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strandline.boundary import boundary, failed
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
-from strandline.config.resolve import control_location, redact, secret_values
+from strandline.config.resolve import control_location, secret_values
 from strandline.control.foreseen import Foreseen
 from strandline.control.holds import open_holds, unapprovable
 from strandline.control.ledger import ChangeRow
 from strandline.engine import connect, staging
 from strandline.engine.base import Platform
-from strandline.errors import StrandlineError, UsageError, did_you_mean, internal
+from strandline.errors import StrandlineError, UsageError, did_you_mean
 from strandline.faults import point
 from strandline.job import Job, Past, Planned
-from strandline.journal import log, run_log
+from strandline.journal import run_log
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
 from strandline.retry import Checkpoint, Left, Retry, left_by_records, newest
 from strandline.run import Runner
 from strandline.schedule import STOPS, walk
+from strandline.together import Together, left_together
 from strandline.types import Clock
 
 if TYPE_CHECKING:
@@ -77,16 +79,18 @@ class StrandlineProject:
         approved: str | None = None,
         clock: Clock | None = None,
         retry: Retry | None = None,
+        exactly: Sequence[str] | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
         `approved` names a run whose held deletes are applied, as far as their keys are still missing. `clock` is the
         one instant of the run; `retry` says how faults that pass by themselves are met, instead of the project.
+        `exactly` names nodes, and of several targets only those that are wanted, instead of `select`.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
         watch = observer or Observer()
-        chosen = self.graph.select(_patterns(select))
+        chosen = exactly if exactly is not None else self.graph.select(_patterns(select))
         at = clock or Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
         tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
@@ -100,7 +104,7 @@ class StrandlineProject:
         def work(name: str) -> NodeResult:
             watch.started(name)
             job = Job(self.config, self._node(name), at, past=Past(approved=approved))
-            with self._boundary(name, errors) as result:
+            with boundary(self.config, name, errors) as result:
                 result.append(tried(name, lambda: batch(job)))
             return result[0]
 
@@ -113,7 +117,8 @@ class StrandlineProject:
             point("run.start")
             with checkpoint.at_work():
                 watch.engine_ready()
-                results = walk(self.graph, chosen, threads, work, done)
+                together = Together(self.config, runner, _run_id(Clock(datetime.now(UTC))), platform_, errors)
+                results = walk(self.graph, chosen, threads, work, done, together)
                 point("run.end")
         return self._result(runner, results, errors, check=check)
 
@@ -135,6 +140,7 @@ class StrandlineProject:
             raise UsageError(f"run {last.run_id} is still at work", hint="wait for its end, or stop it, and retry then")
         history, control = self.store.runs(), self.store.all_control()
         found = last.left(history, control) if last else left_by_records(history, control)
+        found |= left_together(found, last, self.graph.groups, history)
         left = [n for n in self.graph.order if n in found]
         if last is None and left:
             left = list(self.graph.select([f"{n}+" for n in left]))
@@ -148,7 +154,8 @@ class StrandlineProject:
     def retry(self, **how: Any) -> RunResult | None:
         """Run what the newest run left undone, and nothing else; None when it left nothing."""
         left = self.unfinished()
-        return self.run(left.nodes, approved=left.last.approved if left.last else None, **how) if left.nodes else None
+        approved = left.last.approved if left.last else None
+        return self.run(exactly=left.nodes, approved=approved, **how) if left.nodes else None
 
     def plan(
         self,
@@ -177,7 +184,7 @@ class StrandlineProject:
             def work(name: str) -> NodeResult:
                 watch.started(name)
                 job = Job(self.config, self._node(name), clock, planned)
-                with self._boundary(name, []) as results:
+                with boundary(self.config, name, []) as results:
                     result, left = runner.plan(job, engine)
                     if left is not None:
                         planned[job.target.location] = left[0]
@@ -213,7 +220,7 @@ class StrandlineProject:
 
             def work(name: str) -> NodeResult:
                 watch.started(name)
-                with self._boundary(name, errors) as result, platform_.workspace(name) as engine:
+                with boundary(self.config, name, errors) as result, platform_.workspace(name) as engine:
                     job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
                     result.append(runner.follow(job, engine, plan.entry(name, engine)))
                 return result[0]
@@ -232,7 +239,8 @@ class StrandlineProject:
                         job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
                         plan.entries[name].check(job, job.batch, engine.describe(job.target), engine.describe)
                 with checkpoint.at_work():
-                    results = walk(self.graph, chosen, 1, work, done)
+                    together = Together(self.config, runner, _run_id(clock), platform_, errors)
+                    results = walk(self.graph, chosen, 1, work, done, together)
         return self._result(runner, results, errors, check=check)
 
     @staticmethod
@@ -252,11 +260,11 @@ class StrandlineProject:
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
-        result = self.run(chosen, approved=run_id, **how)
+        result = self.run(exactly=chosen, approved=run_id, **how)
         if not refused:
             return result
-        failed = [self._failed(name, error) for name, error in refused.items()]
-        return RunResult(result.run_id, "failed", [*result.nodes, *failed])
+        told = [failed(self.config, name, error) for name, error in refused.items()]
+        return RunResult(result.run_id, "failed", [*result.nodes, *told])
 
     def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:
         job = Job(self.config, self._node(name), Clock(datetime.now(UTC)))
@@ -298,7 +306,8 @@ class StrandlineProject:
                 self._settle(runner, jobs, platform_)
                 dead = []
             for job, taking in planned(jobs, run_id, [*dead, *self.store.runs()], noted_in(self.store)):
-                with self._boundary(job.node.name, errors) as found, platform_.workspace(job.node.name) as engine:
+                name = job.node.name
+                with boundary(self.config, name, errors) as found, platform_.workspace(name) as engine:
                     found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
                 results += found
                 if errors:
@@ -362,22 +371,6 @@ class StrandlineProject:
             f"there is no node `{name}`",
             hint=did_you_mean(name, known) or f"there are: {', '.join(known) or 'none'}",
         )
-
-    @contextmanager
-    def _boundary(self, name: str, errors: list[StrandlineError]) -> Iterator[list[NodeResult]]:
-        """Where a node's failure becomes its result: even a fault of ours in one node must not stop the others."""
-        results: list[NodeResult] = []
-        try:
-            yield results
-        except Exception as e:  # noqa: BLE001 – see above; its trace goes to the log
-            log.error("%s failed", name, exc_info=e)
-            errors.append(e if isinstance(e, StrandlineError) else internal(e))
-            results.append(self._failed(name, errors[-1]))
-
-    def _failed(self, name: str, error: StrandlineError) -> NodeResult:
-        secrets = secret_values(self.config.config)
-        facts = {k: redact(v, secrets) if isinstance(v, str) else v for k, v in error.as_dict().items()}
-        return NodeResult(name, "fenced" if error.exit_code == 4 else "failed", error=facts)
 
     @contextmanager
     def _platform(self, given: Platform | None) -> Iterator[Platform]:

@@ -51,7 +51,7 @@ class Runner(Recorder):
         began = time.monotonic()
         point("node.start", job.node.name)
         records, state, recovered = self.settle(job, engine.describe, began, engine)
-        if recovered and recovered.version is not None and job.node.write.mode == "append":
+        if recovered and _appended(job, recovered, records):
             return recovered  # its rows are there: reading the source again would double them
         this = self.after(job, records, self.landed(job, engine.describe, state))
         job = self.remembering(job, this, state)
@@ -139,12 +139,12 @@ class Runner(Recorder):
 
         Nothing but the first when an append has landed and only its record is missing. The store is a `Foreseen`.
         """
-        began, recovered = time.monotonic(), None
+        began, recovered, records = time.monotonic(), None, list[ControlRow]()
         if job.events is None:  # those that nobody has folded are planned with the others
-            _, _, recovered = self.settle(job, engine.describe, began)
+            records, _, recovered = self.settle(job, engine.describe, began)
         job, state = self.next_job(job, engine.describe), engine.describe(job.target)
         first = [f"a run first finishes the record of batch {job.batch - 1}, whose runner died"] if recovered else []
-        if recovered and recovered.version is not None and job.node.write.mode == "append":
+        if recovered and _appended(job, recovered, records):
             return PlannedNode(job.node.name, "unchanged", seconds=recovered.seconds, warnings=first), None
         result, planned, ready = plan_node(job, engine, state)
         result = replace(result, warnings=[*first, *result.warnings])
@@ -276,6 +276,12 @@ class Runner(Recorder):
         note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
         ready = replace(ready, warnings=(note,), recovery=note)
         return self.lander(job, engine, this, landed.state).land(ready, began)
+
+
+def _appended(job: Job, recovered: NodeResult, records: Sequence[ControlRow]) -> bool:
+    """Is what was found the rows of an append? An undo has taken such rows away, and they are read again."""
+    appends = recovered.version is not None and job.node.write.mode == "append"
+    return appends and not ledger.covered(records).get(UNDOES)
 
 
 def taken_back(job: Job, engine: Engine, state: TableState, coverage: Mapping[str, Any]) -> Ready:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from strandline.plan.graph import Graph
@@ -17,8 +17,12 @@ def walk(
     threads: int,
     work: Callable[[str], NodeResult],
     done: Callable[[NodeResult], None],
+    after: Callable[[NodeResult], Iterable[NodeResult]] = lambda _: (),
 ) -> list[NodeResult]:
-    """Do the work of each chosen node after its chosen ancestors; returns results in the graph's order."""
+    """Do the work of each chosen node after its chosen ancestors; returns results in the graph's order.
+
+    What `after` a node gives are new results of earlier ones; nobody begins meanwhile.
+    """
     results: dict[str, NodeResult] = {}
     waiting = list(chosen)
     running: dict[Future[NodeResult], str] = {}
@@ -27,6 +31,9 @@ def walk(
     def finish(result: NodeResult) -> None:
         results[result.name] = result
         done(result)
+        for changed in after(result):
+            results[changed.name] = changed
+            done(changed)
 
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="strandline") as pool:
         while waiting or running:

@@ -21,7 +21,7 @@ from strandline.control.ledger import RunRow, Store
 from strandline.control.undo import BACK, Taking, in_the_way, takings
 from strandline.engine.base import Engine
 from strandline.engine.delta_past import Commit, commits, unreadable
-from strandline.errors import Overtaken, UndoRefused
+from strandline.errors import Overtaken, UndoRefused, UsageError
 from strandline.faults import point
 from strandline.job import Job
 from strandline.ready import Ready
@@ -45,6 +45,16 @@ def planned(
         raise UndoRefused(run_id, obstacles)
     order = {job.node.name: i for i, job in enumerate(jobs)}
     return [(by_node[t.node], t) for t, _ in sorted(looked, key=lambda found: -order[found[0].node])]
+
+
+def of_node(job: Job, run_id: str, store: Store) -> Taking | None:
+    """What is to be taken back of one node of a run; None when the run has changed nothing there."""
+    mine = [row for row in store.runs() if row.node == job.node.name]
+    try:
+        found = takings(mine, run_id, noted_in(store))
+    except UsageError:  # it was quiet, or finished what another run had begun
+        return None
+    return found[0]
 
 
 def _looked(

@@ -153,7 +153,7 @@ class Progress(Observer, AbstractContextManager["Progress"]):
         if self._starting:
             return Text.from_ansi(f"{sign} {self._starting} … {now - self.began:.0f} s")
         with self._lock:
-            running, done = list(self._running.items()), len(self.results)
+            running, done = list(self._running.items()), len({r.name for r in self.results})
         room = max(self._live.console.height - 4, 1) if self._live else len(running)
         lines = [self.lines.running(name, now - since, sign) for name, since in running[:room]]
         foot = f"  {done} of {len(self.names)} done, {len(running)} running, {duration(now - self.began)}"

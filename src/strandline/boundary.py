@@ -1,0 +1,31 @@
+"""Where a node's failure becomes its result: it must not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from strandline.config.load import Project
+from strandline.config.resolve import redact, secret_values
+from strandline.errors import StrandlineError, internal
+from strandline.journal import log
+from strandline.result import NodeResult
+
+
+@contextmanager
+def boundary(project: Project, name: str, errors: list[StrandlineError]) -> Iterator[list[NodeResult]]:
+    """Collects the result of a node; when something goes wrong inside, that is it, and the error is kept."""
+    results: list[NodeResult] = []
+    try:
+        yield results
+    except Exception as e:  # noqa: BLE001 – even a fault of ours; its trace goes to the log
+        log.error("%s failed", name, exc_info=e)
+        errors.append(e if isinstance(e, StrandlineError) else internal(e))
+        results.append(failed(project, name, errors[-1]))
+
+
+def failed(project: Project, name: str, error: StrandlineError) -> NodeResult:
+    """The result of a node that failed."""
+    secrets = secret_values(project.config)
+    facts = {k: redact(v, secrets) if isinstance(v, str) else v for k, v in error.as_dict().items()}
+    return NodeResult(name, "fenced" if error.exit_code == 4 else "failed", error=facts)

@@ -1,0 +1,95 @@
+"""Several targets of one node: when one of them fails, what this run did to the others is taken back.
+
+A target that another runner holds takes nothing back: that runner has written it, and those before it are wanted.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from strandline.boundary import boundary, failed
+from strandline.config.load import Project
+from strandline.control.ledger import RunRow
+from strandline.control.undo import UNDOES
+from strandline.engine.base import Platform
+from strandline.errors import RevertRefused, StrandlineError, TakenBack
+from strandline.job import Job
+from strandline.journal import log
+from strandline.result import NodeResult
+from strandline.retry import Checkpoint
+from strandline.run import Runner
+from strandline.schedule import STOPS
+from strandline.types import Clock
+
+
+@dataclass(frozen=True)
+class Together:
+    """The nodes of a run that have come to their end, and what becomes of those that have a failing one beside them."""
+
+    project: Project
+    runner: Runner
+    back: str  # the run that takes back: a run of its own, as an undo is
+    platform: Platform
+    errors: list[StrandlineError]
+    ended: dict[str, NodeResult] = field(default_factory=dict)
+
+    def __call__(self, result: NodeResult) -> Iterator[NodeResult]:
+        """A node has come to its end: the new results of those that are taken back because of it."""
+        self.ended[result.name] = result
+        names = self.project.together(result.name)
+        if result.status != "failed" or len(names) == 1:
+            return
+        refused: list[StrandlineError] = []
+        with boundary(self.project, result.name, refused):
+            self._take_back(self._job(result.name))  # its batch may have landed all the same; its result says why not
+        for name in reversed(names[: names.index(result.name)]):
+            if name in self.ended and (changed := self._without(self.ended[name], result)):
+                yield changed
+
+    def _without(self, done: NodeResult, because: NodeResult) -> NodeResult | None:
+        """The result of a target after it was put back; None when this run had changed nothing there."""
+        job, taken, refused = self._job(done.name), False, list[StrandlineError]()
+        reason = f"`{because.name}` failed: {because.error['message'] if because.error else 'nobody knows why'}"
+        with boundary(self.project, done.name, refused):
+            taken = self._take_back(job)
+        if refused:
+            self.errors.append(RevertRefused([f"{job.target.label}: {refused[0].message}"], reason))
+            return replace(done, status="failed", error=failed(self.project, done.name, self.errors[-1]).error)
+        if not taken:
+            return None
+        log.warning("%s: taken back by run %s, because %s", done.name, self.back, reason)
+        self.errors.append(TakenBack(reason))
+        return replace(failed(self.project, done.name, self.errors[-1]), seconds=done.seconds)
+
+    def _take_back(self, job: Job) -> bool:
+        """Put one target back to where it was before this run; False when this run had changed nothing there."""
+        from strandline.undo import of_node, undo_node
+
+        with self.platform.workspace(job.node.name) as engine:
+            self.runner.settle(job, engine.describe, time.monotonic(), engine)
+            taking = of_node(job, self.runner.run_id, self.runner.store)
+            if taking is not None:
+                undo_node(replace(self.runner, run_id=self.back), job, engine, taking)
+        return taking is not None
+
+    def _job(self, name: str) -> Job:
+        node = next(n for n in self.project.config.nodes if n.name == name)
+        return Job(self.project, node, Clock(datetime.now(UTC)))
+
+
+def left_together(
+    left: set[str], last: Checkpoint | None, groups: Mapping[str, Sequence[str]], history: Sequence[RunRow]
+) -> set[str]:
+    """The targets that the newest run took back because another one failed, and that nobody has written since."""
+    stopped = left | {name for name, status in (last.ended if last else {}).items() if status in STOPS}
+    runs = {last.run_id} if last else {r.run_id for r in history if r.node in left and r.status == "failed"}
+    newest: dict[str, RunRow] = {}
+    for row in history:  # the newest first
+        if row.counts:
+            newest.setdefault(row.node, row)
+    beside = {name for names in groups.values() if stopped & set(names) for name in names if name in newest}
+    return {name for name in beside if json.loads(newest[name].coverage or "{}").get(UNDOES) in runs}
