@@ -171,6 +171,28 @@ def test_a_batch_that_landed_and_could_not_be_recorded_goes_back_with_the_others
     agrees(shop.folder, ("log", "silver"))
 
 
+def test_what_cannot_be_taken_back_is_told(shop: Shop) -> None:
+    shop.run(check=True)
+    shop.sql(NEW)
+
+    once = faults.parse("log.before@n.silver:raise")
+
+    def broken(point: str, node: str | None) -> None:
+        once(point, node)
+        if point == "undo.before":
+            raise faults.InjectedFault(f"fault injected at {point}")
+
+    with faults.armed(broken):
+        result = shop.run()
+    assert statuses(result) == {"n": "failed", "n.silver": "failed"}
+    assert error(result, "n")["code"] == "revert_refused"
+    assert "fault injected at undo.before" in error(result, "n")["message"]
+    assert "is not taken back" in result.nodes[1].warnings[0]
+    assert "fault injected at log.before" in error(result, "n.silver")["message"]
+    assert shop.rows("log") == shop.rows("silver") == shop.source()
+    assert statuses(shop.run()) == {"n": "unchanged", "n.silver": "unchanged"}
+
+
 def test_nobody_builds_on_what_is_taken_back(tmp_path: Path, pandas_platform: Any) -> None:
     shop = Shop(tmp_path, pandas_platform, more=(GOLD,))
     shop.run(check=True)
@@ -181,6 +203,15 @@ def test_nobody_builds_on_what_is_taken_back(tmp_path: Path, pandas_platform: An
     shop.sql(MENDED)
     assert statuses(shop.run()) == {"n": "success", "n.silver": "success", "gold": "success"}
     assert read_table(tmp_path / "lake" / "gold").rows == [{"n": 3}]
+
+
+def test_targets_may_change_their_order_and_others_may_join(shop: Shop) -> None:
+    shop.run(check=True)
+    shop.targets = (COPY, SILVER, LOG)
+    assert statuses(shop.run()) == {"n": "success", "n.silver": "unchanged", "n.log": "unchanged"}
+    shop.sql(NEW)
+    shop.run(check=True)
+    assert shop.rows("log") == shop.rows("silver") == shop.source()
 
 
 # --- what is in the way -------------------------------------------------------------------------------------
@@ -306,6 +337,17 @@ def test_retry_runs_every_target_again(shop: Shop, monkeypatch: pytest.MonkeyPat
     assert result.exit_code == 0
     assert shop.rows("log") == shop.rows("silver") == shop.source()
     assert shop.project.retry(platform=shop.platform) is None
+
+
+def test_the_command_line_tells_of_each_target(shop: Shop, runs: Runs) -> None:
+    assert shop.project.graph.order == ("n", "n.silver")
+    shop.sql(TWICE)
+    told = runs.ask({"folder": str(shop.folder), "do": "command"})[0].result
+    assert (told["exit_code"], told["status"]) == (1, "failed")
+    assert [(n["name"], n["status"], n["error"]["code"]) for n in told["nodes"]] == [
+        ("n", "failed", "taken_back"),
+        ("n.silver", "failed", "duplicate_keys"),
+    ]
 
 
 def test_retry_leaves_a_target_alone_that_a_killed_run_had_written(shop: Shop, runs: Runs) -> None:

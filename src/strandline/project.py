@@ -45,7 +45,7 @@ class Observer:
         """A node begins."""
 
     def finished(self, result: NodeResult) -> None:
-        """A node has ended, one way or another."""
+        """A node has ended, one way or another; told again when it is taken back."""
 
     def engine_ready(self) -> None:
         """The engine has started."""

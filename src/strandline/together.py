@@ -43,9 +43,11 @@ class Together:
         names = self.project.together(result.name)
         if result.status != "failed" or len(names) == 1:
             return
-        refused: list[StrandlineError] = []
-        with boundary(self.project, result.name, refused):
-            self._take_back(self._job(result.name))  # its batch may have landed all the same; its result says why not
+        with boundary(self.project, result.name, []) as refused:
+            self._take_back(self._job(result.name))  # its batch may have landed all the same
+        if refused and refused[0].error and refused[0].error != result.error:
+            note = f"what may have landed of it is not taken back: {refused[0].error['message']}"
+            yield replace(result, warnings=[*result.warnings, note])
         for name in reversed(names[: names.index(result.name)]):
             if name in self.ended and (changed := self._without(self.ended[name], result)):
                 yield changed

@@ -58,6 +58,12 @@ def test_a_mistake_in_a_target_is_told_where_it_stands(problems: Problems, case:
     assert hint is None or hint in (problem.hint or "")
 
 
+def test_a_mistake_in_an_included_target_is_told_where_it_stands(problems: Problems) -> None:
+    main, _, node = several(FIRST, SECOND.replace("append", "apend")).partition("  - name: silver_customers")
+    (problem,) = problems(f"include: [more.yaml]\n{main}", more=f"nodes:\n  - name: silver_customers{node}")
+    assert (problem.file, problem.line, problem.key) == ("more.yaml", 7, f"{NODE}.write[1].mode")
+
+
 def test_an_empty_list_is_a_mistake(problems: Problems) -> None:
     (problem,) = problems(several().replace("    write:\n", "    write: []\n"))
     assert (problem.line, problem.key) == (15, f"{NODE}.write")

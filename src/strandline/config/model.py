@@ -76,6 +76,20 @@ class NodeConfig(Model):
         transformation_sql: SELECT customer_id, trim(name) AS name FROM source
         write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
     ```
+
+    **Several targets:** `write` may be a list. The first target goes by the node's name, each other one is called
+    `name.table` in `ls`, `status`, `history` and results; `--select` and `depends_on` with the node's name mean all of
+    them. Each keeps its own marks and reads the source for itself, one after the other. When one fails, those that the
+    run had written are taken back, and nothing that waits for any of them runs.
+
+    ```yaml
+    nodes:
+      - name: orders
+        read: {connection: erp, table: orders, incremental: {mode: stateful, column: updated_at}}
+        write:
+          - {connection: silver, table: orders, mode: upsert, keys: [order_id]}
+          - {connection: bronze, table: orders_log, mode: append, add_metadata: true}
+    ```
     """
 
     name: Annotated[str, StringConstraints(pattern=NODE_NAME)]

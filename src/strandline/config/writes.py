@@ -70,6 +70,14 @@ class WriteConfig(Model):
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
     ```
 
+    **Several targets:** a list of such maps, each with a mode of its own; they are written together or not at all.
+
+    ```yaml
+    write:
+      - {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
+      - {connection: gold, table: dim_customer, mode: scd2, keys: [customer_id]}
+    ```
+
     **Rows that come late** (`upsert`): with `sequence_by` an older row never overwrites a newer one, nor brings back
     one whose delete was announced. `delete_when` is a condition over the new rows: those announce a delete.
 
