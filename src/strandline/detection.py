@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
-from strandline.control.ledger import RECORDED, Notebook
+from strandline.control.ledger import PROJECTS, RECORDED, Notebook
 from strandline.control.watermark import decided_by
 from strandline.engine.base import Engine, LakeSource
 from strandline.engine.sources import key_runs
@@ -158,7 +158,7 @@ def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: 
         seen=None if evidence.rows.name == look.rows.name else evidence.rows,
         scope=all_of(parts) if parts else None,
         among=among,
-        notes=notes(look.engine, past.notebook, look.job.node.name) if noted and past.notebook else None,
+        notes=notes(look.engine, past.notebook, look.job) if noted and past.notebook else None,
         confirm=look.config.confirm_runs,
         fresh=fresh,
         approved=past.approved,
@@ -258,7 +258,7 @@ def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, Empty]:
 def _fed(look: _Look, gone: Relation | None) -> Finding:
     """What a feed says is gone, and what is still held; or, where everything was computed again, what is not in it."""
     how = look.slice_.followed.how if look.slice_.followed else "first"
-    keys = [c for k in look.job.node.write.keys if (c := look.rows.schema.get(k))]
+    keys = [c for k in look.job.keys if (c := look.rows.schema.get(k))]
     if not all(hashable(c) for c in keys):  # a hold that cannot be noted would be a delete that is lost
         strict = {"on_threshold_breach": "error"} if look.config.on_threshold_breach == "hold" else {}
         strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
@@ -405,15 +405,17 @@ def _partitions(look: _Look) -> list[exp.Expr]:
 # --- what was noted before ---------------------------------------------------------------------------------
 
 
-def notes(engine: Engine, notebook: Notebook, node: str) -> Relation:
-    """The open notes of a node, one row per key: held, rejected, or missing so many times running."""
+def notes(engine: Engine, notebook: Notebook, job: Job) -> Relation:
+    """The open notes of a table, one row per key: held, rejected, or missing so many times running."""
     changes, runs = (engine.scan(LakeSource(t, v)).relation for t, v in (notebook.changes, notebook.runs))
     counted = select(lit(1)).from_(table(runs.name, "r"))
     same = (eq(col(n, "r"), col(n, "c")) for n in ("run_id", "node", "batch"))
     counted = counted.where(all_of([*same, one_of(col("status", "r"), RECORDED)]))
     names = ("key_hash", "verb", "streak", "run_id")
     newest = over(exp.RowNumber(), ["key_hash"], [ordered(col("batch"), desc=True)])
-    mine = all_of([eq(col("node", "c"), lit(node)), one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
+    projects = (job.project.config.project, *job.past.memory.get(PROJECTS, ()))
+    here = [eq(col("target_table", "c"), lit(job.target.label)), one_of(col("project", "c"), projects)]
+    mine = all_of([*here, one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
     if "takes_back" in runs.schema:  # a run that was undone has noted nothing
         back = select(lit(1)).from_(table(runs.name, "u"))
         which = (eq(col("takes_back", "u"), col("run_id", "c")), eq(col("node", "u"), col("node", "c")))

@@ -105,7 +105,7 @@ def course_of(job: Job, columns: Schema) -> Course:
     quiet = (write.effective_at, write.sequence_by)
     tracked = [spelled(n) for n in write.track] if write.track else fold.tracked(columns.columns, write.keys, quiet)
     return Course(
-        tuple(map(spelled, write.keys)),
+        tuple(map(spelled, job.keys)),
         columns,
         spelled(write.effective_at or ""),
         job.at,

@@ -25,6 +25,7 @@ from strandline.faults import point
 from strandline.job import Job, Past, Planned
 from strandline.journal import log, run_log
 from strandline.plan.graph import Graph, build
+from strandline.plan.reading import table_of
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
 from strandline.retry import Checkpoint, Left, Retry, left_by_records, newest
 from strandline.run import Runner
@@ -62,8 +63,8 @@ class StrandlineProject:
         """The control tables."""
         from strandline.engine.control_store import DeltaStore
 
-        project = self.config
-        return DeltaStore(Path(control_location(project.config.connections, project.config.control, project.root)))
+        config = self.config.config
+        return DeltaStore(Path(control_location(config.connections, config.control, self.config.root)), config.project)
 
     def run(  # noqa: PLR0913 – options by name, each with its default
         self,
@@ -261,7 +262,7 @@ class StrandlineProject:
     def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:
         job = Job(self.config, self._node(name), Clock(datetime.now(UTC)))
         looks = job.node.write.keyed and job.detection is not None
-        why = unapprovable(held, job.target.label, job.node.write.keys, looks=looks)
+        why = unapprovable(held, name, job.target.label, job.node.write.keys, looks=looks)
         if why is None:
             return None
         hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
@@ -297,7 +298,7 @@ class StrandlineProject:
             else:
                 self._settle(runner, jobs, platform_)
                 dead = []
-            for job, taking in planned(jobs, run_id, [*dead, *self.store.runs()], noted_in(self.store)):
+            for job, taking in planned(jobs, run_id, [*dead, *self.store.all_runs()], noted_in(self.store)):
                 with self._boundary(job.node.name, errors) as found, platform_.workspace(job.node.name) as engine:
                     found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
                 results += found
@@ -319,21 +320,30 @@ class StrandlineProject:
                 runner.settle(job, engine.describe, time.monotonic(), engine)
 
     def holds(self) -> dict[str, list[ChangeRow]]:
-        """The held deletes that nobody has decided on yet, by node."""
-        return open_holds(self.store.changes())
+        """The held deletes that nobody has decided on yet, by the node that writes their table."""
+        writers, found = self._writers(), dict[str, list[ChangeRow]]()
+        for table, rows in open_holds(self.store.changes()).items():
+            found.setdefault(writers.get(table, rows[0].node), []).extend(rows)
+        return found
+
+    def _writers(self) -> dict[str, str]:
+        """The nodes of this project by the tables that they write, in the order of the graph."""
+        nodes = (self._node(n) for n in self.graph.order)
+        return {table_of(self.config, n.write.connection, n.write.table).label: n.name for n in nodes}
 
     def _holds(self, run_id: str) -> dict[str, list[ChangeRow]]:
         """The open holds of a run, in the order of the graph; an error when there are none."""
         changes = self.store.changes()
         found = open_holds(changes, run_id)
-        known = [n for n in self.graph.order if n in found]
-        if known:
-            return {n: found[n] for n in known}
+        writers = self._writers()
+        by_node = {writers.get(table, rows[0].node): rows for table, rows in found.items()}
+        if known := {name: by_node[name] for name in self.graph.order if name in by_node}:
+            return known
         if found:
-            names = ", ".join(f"`{n}`" for n in found)
+            names = ", ".join(f"`{rows[0].node}`" for rows in found.values())
             raise UsageError(
-                f"run `{run_id}` holds deletes of {names}, which this project no longer has",
-                hint="bring the node back under that name to approve or reject them",
+                f"run `{run_id}` holds deletes of {', '.join(found)}, which no node of this project writes now",
+                hint=f"bring back the node that did ({names}) to approve or reject them",
             )
         others = sorted({r.run_id for rows in open_holds(changes).values() for r in rows})
         hint = f"deletes are held by: {', '.join(others)}" if others else "no deletes are held"

@@ -165,11 +165,10 @@ def lake_of(job: Job, input_: Input) -> Table:
 
 
 def feed_of(job: Job, input_: Input) -> Feed | None:
+    """How a table was last fed, be it by a node of this project or of another; None when nobody knows."""
     lake = lake_of(job, input_)
-    if lake.location in job.planned:
-        return job.planned[lake.location].feed
-    writer = job.writer(lake)
-    return job.past.feed(lake) if writer else None
+    planned = job.planned.get(lake.location)
+    return planned.feed if planned else job.past.feed(lake)
 
 
 def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
@@ -213,14 +212,20 @@ def kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -
     if _compares_snapshots(job) and feed is not None:
         lake = lake_of(job, input_)
         writer = job.writer(lake)
-        if writer is not None and writer.write.mode == "append":
+        if (writer.write.mode if writer else feed.mode) == "append":
             if "batch_id" not in roles:
                 raise ReadError(
-                    f"{lake.label} does not say which rows belong to its newest snapshot",
-                    hint=f"run node `{writer.name}` once more: its rows will carry their batch",
+                    f"{lake.label} does not say which rows belong to its newest snapshot", hint=_told(writer)
                 )
             parts.append(eq(col(roles["batch_id"]), lit(feed.batch)))
     return all_of(parts) if parts else None
+
+
+def _told(writer: NodeConfig | None) -> str:
+    """What makes the snapshots of an appended table known."""
+    if writer is not None:
+        return f"run node `{writer.name}` once more: its rows will carry their batch"
+    return "declare the node that writes it in this project too, or say with snapshot_column which rows are newest"
 
 
 def _newest_value(job: Job, engine: Engine, found: _Read, column: str) -> _Read:
@@ -230,9 +235,10 @@ def _newest_value(job: Job, engine: Engine, found: _Read, column: str) -> _Read:
     if snapshot is None:
         raise ReadError(f"{job.node.name}: snapshot_column: there is no column `{column}`")
     highest = engine.fetch(select(named(exp.Max(this=col(snapshot.name)), "m")).from_(table(rows.name)))[0][0]
-    if highest is None:
-        return replace(found, snapshot=[None, snapshot.type], whole=True)
-    newest_, last = Mark(highest, snapshot.type), job.past.memory.get("snapshot")
+    last = job.past.memory.get("snapshot")
+    if highest is None:  # empty, and so no newer one: what was compared before stays the newest
+        return replace(found, snapshot=last or [None, snapshot.type], whole=True)
+    newest_ = Mark(highest, snapshot.type)
     if last is not None and _older(newest_, last):
         text = f"the newest snapshot {newest_.as_json()[0]} is older than {last[0]}, which was compared before"
         none = Scan(engine.query(rows_of(rows).where(exp.false())), found.scan.rows_read)
