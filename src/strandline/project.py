@@ -187,9 +187,10 @@ class StrandlineProject:
                 return results[0]
 
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
-        if writer is not None and not any(r.status in STOPS for r in results):
-            writer.close()
-        return PlanResult(results)
+        plan = PlanResult(results)
+        if writer is not None and plan.whole:
+            writer.close([r.name for r in results if r.status == "skipped"])
+        return plan
 
     def follow(
         self,
@@ -208,7 +209,7 @@ class StrandlineProject:
         errors: list[StrandlineError] = []
         with tempfile.TemporaryDirectory(prefix="strandline-plan-") as folder:
             plan = PlanFile.open(Path(path), self.config, Path(folder))
-            chosen = [n for n in self.graph.order if n in plan.entries]
+            chosen = [n for n in self.graph.order if n in plan.entries or n in plan.skipped]
             checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, owner=staging.owner(), plan=True)
 
             def work(name: str) -> NodeResult:
@@ -228,9 +229,9 @@ class StrandlineProject:
                 touched = [n for n in self.graph.order if n in plan.entries or n in plan.landed]
                 self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
                 with platform_.workspace("plan") as engine:
-                    for name in chosen:
+                    for name, entry in plan.entries.items():
                         job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
-                        plan.entries[name].check(job, job.batch, engine.describe(job.target), engine.describe)
+                        entry.check(job, job.batch, engine.describe(job.target), engine.describe)
                 with checkpoint.at_work():
                     results = walk(self.graph, chosen, 1, work, done)
         return self._result(runner, results, errors, check=check)
