@@ -11,7 +11,8 @@ import pytest
 
 from strandline.cli.main import main
 from strandline.errors import DeleteThresholdExceeded, EmptySource, StalePlan, UsageError
-from strandline.project import StrandlineProject
+from strandline.project import Observer, StrandlineProject
+from strandline.result import NodeResult
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -66,6 +67,16 @@ class Shop:
 
     def counted(self) -> int:
         return int(read_table(self.folder / "lake" / "gold").rows[0]["n"])
+
+
+class Watching(Observer):
+    """Remembers which nodes it was told of."""
+
+    def __init__(self) -> None:
+        self.told: list[NodeResult] = []
+
+    def finished(self, result: NodeResult) -> None:
+        self.told.append(result)
 
 
 @pytest.fixture
@@ -347,13 +358,33 @@ def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(tm
     held = shop.run().run_id
     second.pop("transform")
     shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
-    result = shop.project.approve(held, platform=pandas_platform)
+    watch = Watching()
+    result = shop.project.approve(held, platform=pandas_platform, observer=watch)
+    assert watch.told == result.nodes
     assert [(n.name, n.status, n.deleted) for n in result.nodes] == [("silver", "success", 4), ("second", "failed", 0)]
     assert (result.status, result.exit_code) == ("failed", 1)
     assert "no longer looks for deletes" in result.nodes[1].error["message"]
     assert list(shop.project.holds()) == ["second"]
     shop.project.reject(held)
     assert shop.project.holds() == {}
+
+
+def test_approving_says_why_it_ends_as_it_does(tmp_path: Path, pandas_platform, capsys) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    bronze, silver, _ = shop.nodes
+    second = silver | {"name": "second", "write": silver["write"] | {"table": "second"}}
+    shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run().run_id
+    ignoring = second | {"write": second["write"] | {"delete_strategy": "ignore"}}
+    make_project(tmp_path, [bronze, silver, ignoring], connections={"erp": shop.erp})
+    with pytest.raises(SystemExit) as ended:
+        main(["approve", held, "--project-dir", str(tmp_path), "--engine", "pandas"])
+    told = capsys.readouterr().out
+    assert (ended.value.code, "4 deletes applied" in told) == (1, True)
+    assert f"the deletes held by run {held} cannot be approved: node `second` no longer looks for deletes" in told
+    assert f"strandline reject {held}" in told
 
 
 def test_holds_of_a_node_that_is_gone_say_so(tmp_path: Path, pandas_platform) -> None:

@@ -243,7 +243,7 @@ class StrandlineProject:
         bad = any(r.status in STOPS for r in results)
         return RunResult(runner.run_id, "failed" if bad else "success", results)
 
-    def approve(self, run_id: str, **how: Any) -> RunResult:
+    def approve(self, run_id: str, *, observer: Observer | None = None, check: bool = False, **how: Any) -> RunResult:
         """Apply the deletes that a run held, as far as their keys are still missing: a run of its own.
 
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
@@ -253,10 +253,14 @@ class StrandlineProject:
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
-        result = self.run(chosen, approved=run_id, **how)
+        result = self.run(chosen, approved=run_id, observer=observer, check=check, **how)
         if not refused:
             return result
+        if check:
+            raise next(iter(refused.values()))
         failed = [self._failed(name, error) for name, error in refused.items()]
+        for node in failed:
+            (observer or Observer()).finished(node)
         return RunResult(result.run_id, "failed", [*result.nodes, *failed])
 
     def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:
