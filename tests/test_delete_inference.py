@@ -654,6 +654,34 @@ def test_a_rolling_window_reads_and_looks_back_from_now(shop):
     assert shop.flags("orders", "OrderID") == {2: True, 3: False, 4: False}
 
 
+SINCE = {
+    "initial value": {"incremental": {"mode": "stateful", "column": "LastModified", "initial_value": "2000-01-01"}},
+    "rolling window": {"incremental": {"mode": "rolling_window", "column": "LastModified", "lookback": "7d"}},
+    "a bound of its own": {"watermark": [{"column_name": "LastModified", "expression": "'2000-01-01'"}]},
+}
+
+
+@pytest.mark.parametrize("since", SINCE)
+def test_the_first_run_of_a_node_infers_nothing_of_what_the_table_held_before(quick, since):
+    """A bound that the configuration gives is no mark: the rows of others in its window were never to be read."""
+    today, yesterday = (datetime.now(UTC).date() - timedelta(days=n) for n in (0, 1))
+    others = {
+        "name": "others",
+        "read": {"connection": "files", "path": "others.parquet"},
+        "write": {"connection": "lake", "table": "orders", "mode": "upsert", "keys": ["OrderID"]},
+    }
+    quick.put("others", ORDERS, (1, 10, yesterday), (2, 10, yesterday))
+    quick.declare(others).run()
+    node = orders()
+    node["read"] = {"connection": "files", "path": "orders.parquet", **SINCE[since]}
+    quick.declare(node).put("orders", ORDERS, (3, 10, today), (4, 10, today))
+    first = quick.run()
+    assert (numbers(first), first.warnings) == ((2, 0, 0, 0, 0), [FIRST_RUN])
+    quick.put("orders", ORDERS, (4, 10, today))
+    assert FIRST_RUN not in quick.run().warnings
+    assert quick.flags("orders", "OrderID")[3] is True  # from the second run on, a window is a window
+
+
 TWO_MARKS = [("id", "bigint"), ("created", "date"), ("updated", "date"), ("part", "int")]
 
 
