@@ -847,6 +847,31 @@ def test_an_append_by_keys_keeps_what_is_known_of_a_column_that_the_read_lacks(s
     assert shop.run().inserted == 1  # of 5 there is news
 
 
+NOTED = [*EVENTS, ("note", "string")]
+LAST = {  # what a key's note was, run after run, with the day of its mark; and what is known of it then
+    "two at one mark": ([("z", 5), ("a", 5)], None),
+    "the highest mark": ([("z", 5), ("a", 6)], "a"),
+    "one that came back": ([("z", 5), ("a", 6), ("z", 5)], "z"),
+    "never two": ([("a", 5)], "a"),
+}
+
+
+@pytest.mark.parametrize("told", LAST)
+def test_without_a_clock_a_lacked_column_is_filled_by_the_rule_that_finds_the_newest_row(shop, told):
+    """Never with a value that may have been another one by then."""
+    notes, known = LAST[told]
+    shop.declare(bronze(keys=["id"]))
+    for note, day in notes:
+        shop.put("rows", NOTED, (1, "a", june(day), note))
+        assert shop.run().inserted == 1
+    shop.put("rows", EVENTS, (1, "q", june(6)))
+    assert shop.run().inserted == 1
+    assert [r["note"] for r in shop.table("bronze").rows if r["state"] == "q"] == [known]
+    again = shop.run().inserted  # what came back has two copies, and is taken for the newest row once more
+    assert again == (1 if told == "one that came back" else 0)
+    assert shop.run().inserted == 0
+
+
 def test_each_return_of_a_row_is_news_where_the_table_says_when(quick):
     quick.declare(bronze(keys=["id"], add_metadata=True))
     for state, day in (("a", 5), ("b", 6), ("a", 5), ("b", 6), ("b", 5), ("a", 5), ("b", 6)):
