@@ -180,6 +180,20 @@ def test_sequences_and_absence(pandas_platform: Platform) -> None:
         ]
 
 
+@pytest.mark.parametrize("how", ["announced", "found missing"])
+def test_where_rows_announce_deletes_an_older_row_revives_nothing(pandas_platform: Platform, how: str) -> None:
+    """The table does not tell a delete that was announced from one that was found; a row that is not older does."""
+    columns = [("id", "int"), ("name", "string"), ("n", "int"), ("op", "string")]
+    ada, bob = (1, "Ada", 1, "U"), (2, "Bob", 5, "U")
+    write = {"mode": "upsert", "keys": ["id"], "sequence_by": "n", "delete_when": "op = 'D'"}
+    with lab(pandas_platform, write, transform=detect()) as at:
+        at.run(frame(columns, ada, bob))
+        gone = [(2, None, 5, "D")] if how == "announced" else []
+        assert at.run(frame(columns, ada, *gone)).deleted == 1
+        assert at.run(frame(columns, ada, (2, "Old", 4, "U"))).status == "unchanged"
+        assert at.run(frame(columns, ada, (2, "New", 6, "U"))).reopened == 1
+
+
 class Live:
     """A history over a SQLite table that is also asked which keys it has."""
 
