@@ -856,6 +856,7 @@ LAST = {  # what a key's note was, run after run, with the day of its mark; and 
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("told", LAST)
 def test_without_a_clock_a_lacked_column_is_filled_by_the_rule_that_finds_the_newest_row(shop, told):
     """Never with a value that may have been another one by then."""
