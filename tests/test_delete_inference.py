@@ -654,6 +654,34 @@ def test_a_rolling_window_reads_and_looks_back_from_now(shop):
     assert shop.flags("orders", "OrderID") == {2: True, 3: False, 4: False}
 
 
+SINCE = {
+    "initial value": {"incremental": {"mode": "stateful", "column": "LastModified", "initial_value": "2000-01-01"}},
+    "rolling window": {"incremental": {"mode": "rolling_window", "column": "LastModified", "lookback": "7d"}},
+    "a bound of its own": {"watermark": [{"column_name": "LastModified", "expression": "'2000-01-01'"}]},
+}
+
+
+@pytest.mark.parametrize("since", SINCE)
+def test_the_first_run_of_a_node_infers_nothing_of_what_the_table_held_before(quick, since):
+    """A bound that the configuration gives is no mark: the rows of others in its window were never to be read."""
+    today, yesterday = (datetime.now(UTC).date() - timedelta(days=n) for n in (0, 1))
+    others = {
+        "name": "others",
+        "read": {"connection": "files", "path": "others.parquet"},
+        "write": {"connection": "lake", "table": "orders", "mode": "upsert", "keys": ["OrderID"]},
+    }
+    quick.put("others", ORDERS, (1, 10, yesterday), (2, 10, yesterday))
+    quick.declare(others).run()
+    node = orders()
+    node["read"] = {"connection": "files", "path": "orders.parquet", **SINCE[since]}
+    quick.declare(node).put("orders", ORDERS, (3, 10, today), (4, 10, today))
+    first = quick.run()
+    assert (numbers(first), first.warnings) == ((2, 0, 0, 0, 0), [FIRST_RUN])
+    quick.put("orders", ORDERS, (4, 10, today))
+    assert FIRST_RUN not in quick.run().warnings
+    assert quick.flags("orders", "OrderID")[3] is True  # from the second run on, a window is a window
+
+
 TWO_MARKS = [("id", "bigint"), ("created", "date"), ("updated", "date"), ("part", "int")]
 
 
@@ -817,6 +845,32 @@ def test_an_append_by_keys_keeps_what_is_known_of_a_column_that_the_read_lacks(s
     assert shop.run().inserted == 0
     shop.put("rows", EVENTS, (1, "a", june(7)), (2, "z", june(6)), (3, "c", june(5)), (5, "e", june(7)))
     assert shop.run().inserted == 1  # of 5 there is news
+
+
+NOTED = [*EVENTS, ("note", "string")]
+LAST = {  # what a key's note was, run after run, with the day of its mark; and what is known of it then
+    "two at one mark": ([("z", 5), ("a", 5)], None),
+    "the highest mark": ([("z", 5), ("a", 6)], "a"),
+    "one that came back": ([("z", 5), ("a", 6), ("z", 5)], "z"),
+    "never two": ([("a", 5)], "a"),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("told", LAST)
+def test_without_a_clock_a_lacked_column_is_filled_by_the_rule_that_finds_the_newest_row(shop, told):
+    """Never with a value that may have been another one by then."""
+    notes, known = LAST[told]
+    shop.declare(bronze(keys=["id"]))
+    for note, day in notes:
+        shop.put("rows", NOTED, (1, "a", june(day), note))
+        assert shop.run().inserted == 1
+    shop.put("rows", EVENTS, (1, "q", june(6)))
+    assert shop.run().inserted == 1
+    assert [r["note"] for r in shop.table("bronze").rows if r["state"] == "q"] == [known]
+    again = shop.run().inserted  # what came back has two copies, and is taken for the newest row once more
+    assert again == (1 if told == "one that came back" else 0)
+    assert shop.run().inserted == 0
 
 
 def test_each_return_of_a_row_is_news_where_the_table_says_when(quick):

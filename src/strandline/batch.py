@@ -383,7 +383,10 @@ def _evaluate_keyed(job: Job, engine: Engine, slice_: Slice, rows: Relation, mad
     counts = decisions.counts_of(staged.measures, q.keeping, applied=applied)
     if verdict and verdict.kind == "hold":
         counts = replace(counts, held=counts.held + verdict.found)
-    additions = engine.query(decisions.additions(staged.relation, q, applied=applied))
+    written = decisions.additions(staged.relation, q, applied=applied)
+    if verdict and verdict.kind == "refuse":
+        counts, written = Counts(), written.where(exp.false())
+    additions = engine.query(written)
     if q.keeping.hard and q.keeping.history and counts.deleted:
         whole = rows_of(additions).where(exp.NEQ(this=col(ACTION), expression=lit("delete")))
         gone = decisions.all_versions(additions, q)

@@ -74,6 +74,8 @@ def _unhashable(type_: str) -> bool:
 
 
 def _anything(job: Job, outcome: Outcome) -> bool:
+    if outcome.verdict and outcome.verdict.kind == "refuse":
+        return False
     m = outcome.measured
     noted = any(m.get(n) for n in ("deleted", "reopened", "seen", "missing", "approved"))
     return bool(noted or (job.node.change_log == "all" and outcome.changes.counts and outcome.changes.counts.any))

@@ -326,7 +326,7 @@ def _looked_again(look: _Look) -> Relation:
 def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr | None:
     """Which stored rows the window speaks of; None when it says nothing."""
     node, slice_ = look.job.node.name, look.slice_
-    if any(low is None for low, _ in slice_.window.values()) or not slice_.window:
+    if not _read_before(look):
         look.warn(FIRST_RUN)
         return None
     if look.state is None:
@@ -352,6 +352,14 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
     log.warning("%s: Note: %s", node, NULL_MARKS)
     scope = window_scope(told, look.state.schema)
     return scope if scope is None else all_of([scope, *_partitions(look)])
+
+
+def _read_before(look: _Look) -> bool:
+    """Did an earlier run leave a mark in every column? A bound that the configuration gives is none: nobody knows then
+    whether what the table holds came from this source at all.
+    """
+    known, window = {name.casefold() for name in look.job.past.marks()}, look.slice_.window
+    return bool(window) and all(low is not None and name.casefold() in known for name, (low, _) in window.items())
 
 
 def _comparable(look: _Look, name: str, state: TableState) -> bool:

@@ -263,6 +263,8 @@ def _look(
     said = engine.query(events.words(staged.relation, course, applied=verdict is None or verdict.applied))
     names = [*course.columns.names, INSTANT, events.KIND]
     mine = select(*map(col, names)).from_(table(come.name))
+    if verdict and verdict.kind == "refuse":
+        return judged, mine.where(exp.false())
     more = events.found(said, come, book.rows, course)
     return judged, exp.union(mine, more, distinct=False)
 

@@ -35,7 +35,9 @@ class Lander:
     state: TableState | None
 
     def land(self, ready: Ready, began: float) -> NodeResult:
-        """Apply what was prepared: note, evolve, commit, record."""
+        """Apply what was prepared: note, evolve, commit, record; an error when its deletes were refused."""
+        if ready.verdict and (refusal := ready.verdict.refusal):
+            raise refusal
         job, state, changes = self.job, self.state, ready.changes
         if state is not None:
             ready = replace(ready, coverage={**ready.coverage, TABLE: state.table_id})

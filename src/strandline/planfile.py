@@ -18,12 +18,13 @@ from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
 from strandline.engine.plan_rows import write_rows
 from strandline.errors import StalePlan, UsageError
+from strandline.guard.verdict import Verdict
 from strandline.ready import Entry, Ready
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals
 from strandline.types import Column, Relation, Schema, Table, TableState
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 def digest(project: Project) -> str:
@@ -60,9 +61,10 @@ class PlanWriter:
         write_rows(Path(self._folder.name) / name, rows.schema, engine.fetch(rows_of(rows)))
         return name
 
-    def close(self) -> None:
-        """Write the file, whole or not at all."""
+    def close(self, skipped: Sequence[str]) -> None:
+        """Write the file, whole or not at all; with the nodes that a run would skip, behind refused ones."""
         facts = {"format": _FORMAT, "config": self.digest, "nodes": self.entries, "landed": self.landed}
+        facts["skipped"] = list(skipped)
         partial = self.path.with_name(self.path.name + ".part")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr("plan.json", json.dumps(facts, default=_text, indent=1))
@@ -80,6 +82,7 @@ class PlanFile:
     files: Mapping[str, tuple[str, str | None]]  # its rows, and those of the events that come first
     folder: Path
     landed: Sequence[str] = ()  # nodes whose newest batch is in its table, and not in the records
+    skipped: Sequence[str] = ()  # nodes behind those whose deletes are refused
 
     def entry(self, name: str, engine: Engine) -> Entry:
         """One node of the plan, with the rows of its change sets."""
@@ -108,7 +111,7 @@ class PlanFile:
             raise StalePlan("the configuration is not the one that the plan was made with")
         entries = {n["name"]: _from_json(n) for n in facts["nodes"]}
         files = {n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]}
-        return cls(entries, files, folder, facts.get("landed", ()))
+        return cls(entries, files, folder, facts["landed"], facts["skipped"])
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:
@@ -126,6 +129,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "warnings": list(ready.warnings),
         "changes": _changes_as_json(changes),
         "events": _events_as_json(ready.events) if ready.events else None,
+        "verdict": asdict(ready.verdict) if ready.verdict else None,
     }
 
 
@@ -195,6 +199,7 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
         [ChangeRow(**{**n, "at": datetime.fromisoformat(n["at"])}) for n in facts["notes"]],
         facts["warnings"],
         events=_events_from_json(facts["events"]) if facts["events"] else None,
+        verdict=Verdict(**facts["verdict"]) if facts["verdict"] else None,
     )
     return Entry(facts["name"], facts["batch"], _state(facts["target"]), ready)
 

@@ -188,9 +188,10 @@ class StrandlineProject:
                 return results[0]
 
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
-        if writer is not None and not any(r.status in STOPS for r in results):
-            writer.close()
-        return PlanResult(results)
+        plan = PlanResult(results)
+        if writer is not None and plan.whole:
+            writer.close([r.name for r in results if r.status == "skipped"])
+        return plan
 
     def follow(
         self,
@@ -209,7 +210,7 @@ class StrandlineProject:
         errors: list[StrandlineError] = []
         with tempfile.TemporaryDirectory(prefix="strandline-plan-") as folder:
             plan = PlanFile.open(Path(path), self.config, Path(folder))
-            chosen = [n for n in self.graph.order if n in plan.entries]
+            chosen = [n for n in self.graph.order if n in plan.entries or n in plan.skipped]
             checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, owner=staging.owner(), plan=True)
 
             def work(name: str) -> NodeResult:
@@ -229,9 +230,9 @@ class StrandlineProject:
                 touched = [n for n in self.graph.order if n in plan.entries or n in plan.landed]
                 self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
                 with platform_.workspace("plan") as engine:
-                    for name in chosen:
+                    for name, entry in plan.entries.items():
                         job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
-                        plan.entries[name].check(job, job.batch, engine.describe(job.target), engine.describe)
+                        entry.check(job, job.batch, engine.describe(job.target), engine.describe)
                 with checkpoint.at_work():
                     results = walk(self.graph, chosen, 1, work, done)
         return self._result(runner, results, errors, check=check)
@@ -243,7 +244,7 @@ class StrandlineProject:
         bad = any(r.status in STOPS for r in results)
         return RunResult(runner.run_id, "failed" if bad else "success", results)
 
-    def approve(self, run_id: str, **how: Any) -> RunResult:
+    def approve(self, run_id: str, *, observer: Observer | None = None, check: bool = False, **how: Any) -> RunResult:
         """Apply the deletes that a run held, as far as their keys are still missing: a run of its own.
 
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
@@ -253,10 +254,14 @@ class StrandlineProject:
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
-        result = self.run(chosen, approved=run_id, **how)
+        result = self.run(chosen, approved=run_id, observer=observer, check=check, **how)
         if not refused:
             return result
+        if check:
+            raise next(iter(refused.values()))
         failed = [self._failed(name, error) for name, error in refused.items()]
+        for node in failed:
+            (observer or Observer()).finished(node)
         return RunResult(result.run_id, "failed", [*result.nodes, *failed])
 
     def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:

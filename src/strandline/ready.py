@@ -16,10 +16,11 @@ from strandline.control.ledger import MODE, PROJECTS, READS, ChangeRow
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, StalePlan, StrandlineError
 from strandline.faults import point
+from strandline.guard.verdict import Verdict
 from strandline.job import Feed, Job, Planned
 from strandline.journal import step
 from strandline.plan.reading import is_lake
-from strandline.result import PlannedNode
+from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
 from strandline.types import Column, Table, TableState, Token
@@ -43,6 +44,7 @@ class Ready:
     duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
     events: Landing | None = None  # what a history in business time commits first
     recovery: str | None = None  # its events landed before: what is told of the runner that died
+    verdict: Verdict | None = None  # on the deletes that were found; a refused batch does not land
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         outcome.warnings,
         lambda: batches.duplicate_keys(engine, outcome.rows, keys),
         outcome.events,
+        verdict=outcome.verdict,
     )
 
 
@@ -181,10 +184,12 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
     if changes.counts is None:
         staged = engine.stage(rows_of(changes.additions), measures(), None)
         changes = replace(changes, additions=staged.relation, counts=Counts(**staged.measures))
-    counts = changes.counts or Counts()
+    refusal = verdict.refusal if verdict else None
+    counts = Counts() if refusal else changes.counts or Counts()
+    done: Status = "held" if counts.held else "success" if counts.any or state is None else "unchanged"
     result = PlannedNode(
         job.node.name,
-        "held" if counts.held else "success" if counts.any or state is None else "unchanged",
+        "failed" if refusal else done,
         outcome.slice.rows_read,
         counts.inserted,
         counts.updated,
@@ -193,6 +198,8 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         counts.held,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(outcome.warnings),
+        error=refusal.as_dict() if refusal else None,
+        found_deletes=verdict.found if verdict else None,
         verdict=verdict.kind if verdict else None,
         delete_percent=round(verdict.percent, 3) if verdict and verdict.percent is not None else None,
         sample_deletes=sample_deletes(engine, outcome),
