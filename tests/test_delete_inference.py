@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from deltalake import DeltaTable
 
 from strandline.errors import (
+    CastError,
     ConfigError,
     DeleteThresholdExceeded,
     DuplicateKeys,
@@ -415,6 +417,30 @@ def test_many_keys_come_as_runs(shop, lines):
     assert (result.deleted, result.updated, result.inserted) == (12, 0, 0)
     assert ("INFO", "customers: the live source has 11988 keys, in 13 runs") in lines()
     assert {k for k, gone in shop.flags("customers").items() if gone} == set(range(7, 12_000, 1000))
+
+
+@pytest.mark.parametrize(
+    ("key", "declared", "keys", "other"),
+    [
+        ("bigint", "REAL", (1, 2), "1.5"),
+        ("decimal(10,1)", "DECIMAL(10,2)", (Decimal("1.2"), Decimal("3.0")), "1.25"),
+        ("date", "TIMESTAMP", (june(1), june(2)), "2024-06-01 10:00:00.000000"),
+    ],
+)
+def test_a_live_key_that_is_not_a_key_of_the_table_is_an_error_that_names_it(shop, key, declared, keys, other):
+    live = {"source_table": "live", "max_delete_percent": None}
+    shop.declare({**compared(**live), "read": {"connection": "files", "path": "customers.parquet"}})
+    shop.put("customers", [("id", key), ("name", "string")], *((k, "a") for k in keys))
+    shop.sql(f"CREATE TABLE live (id {declared})", *(f"INSERT INTO live VALUES ('{k}')" for k in keys))
+    shop.run()
+    shop.sql(f"UPDATE live SET id = '{other}' WHERE id = '{keys[0]}'")
+    with pytest.raises(CastError, match="column `id`") as caught:
+        shop.run()
+    assert (caught.value.value, caught.value.type) == (other, key)
+    assert shop.flags("customers") == dict.fromkeys(keys, False)
+    shop.sql(f"DELETE FROM live WHERE id = '{other}'")  # what is left is exact, in more digits or as a whole day
+    shop.run()
+    assert shop.flags("customers") == {keys[0]: True, keys[1]: False}
 
 
 def test_a_breach_that_warns(quick, lines):
