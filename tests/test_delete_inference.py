@@ -205,6 +205,7 @@ def test_a_watermark_column_that_the_table_lacks_is_skipped(quick, lines):
     assert numbers(second) == (0, 1, 0, 0, 0)
     assert second.warnings == [text]
     assert ("WARNING", f"orders: {text}") in lines()
+    assert not any(ACTIVE in line or NULLS in line for _, line in lines())
     assert quick.flags("orders", "OrderID") == {1: False, 2: False}
 
 
@@ -917,6 +918,16 @@ def test_snapshots_by_a_column(shop):
     shop.put("day_4", EXTRACTS, (1, "b", june(4)), (3, "a", june(4)))
     assert numbers(shop.run()) == (0, 1, 1, 1, 0)
     assert shop.flags("customers") == {1: False, 2: True, 3: False}
+
+
+@pytest.mark.parametrize(("type_", "value"), [("boolean", False), ("double", 1.5), ("binary", b"\xff")])
+def test_a_column_that_orders_no_extracts_is_refused_at_once(quick, type_, value):
+    quick.declare(extracts())
+    quick.put("day_1", [("id", "bigint"), ("day", type_)], (1, value))
+    told = f"customers: snapshot_column: `day` has type {type_}, which cannot order extracts"
+    with pytest.raises(ReadError, match=told) as caught:
+        quick.run()
+    assert caught.value.hint == "choose a column of whole numbers, decimals, dates, timestamps or text"
 
 
 def test_an_older_snapshot_alone_is_no_evidence(quick):

@@ -341,7 +341,10 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
             look.warn(too_wide)
             return None
     told = {name: bound for name, bound in bounds.items() if _comparable(look, name, look.state)}
-    if told and not decided_by(look.job.inputs[0].read, list(told)):
+    if not told:
+        log.info("%s: no watermark column is left to tell the window by; no deletes are inferred", node)
+        return None
+    if not decided_by(look.job.inputs[0].read, list(told)):
         look.warn("what is left of the window is wider than what was read; no deletes are inferred")
         return None
     log.info(
@@ -351,7 +354,8 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
     )
     log.warning("%s: Note: %s", node, NULL_MARKS)
     scope = window_scope(told, look.state.schema)
-    return scope if scope is None else all_of([scope, *_partitions(look)])
+    assert scope is not None, "the table has these columns"
+    return all_of([scope, *_partitions(look)])
 
 
 def _comparable(look: _Look, name: str, state: TableState) -> bool:
