@@ -444,6 +444,32 @@ def test_a_live_key_that_is_not_a_key_of_the_table_is_an_error_that_names_it(sho
     assert shop.flags("customers") == {keys[0]: True, keys[1]: False}
 
 
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ("name", "expected a condition, found column `name` of type string"),
+        ("name = 1", ""),
+        ("1 / (id - id) > 0", "division by zero"),
+    ],
+)
+def test_a_target_filter_that_fails_is_named_with_its_node(quick, condition, told):
+    with pytest.raises(TransformError, match=f"^customers: target_filter: .*{told}"):
+        three_of_five_are_gone(quick, target_filter=condition).run()
+    with pytest.raises(TransformError, match=r"^customers: target_filter: "):
+        quick.project.run(platform=quick.platform, check=True)
+
+
+def test_what_fails_beside_a_target_filter_is_not_its_fault(quick):
+    node = compared(target_filter="name = 'n1'")
+    node["transform"]["steps"].append({"operation": "derive", "params": {"columns": {"x": "1 / (id - 3)"}}})
+    quick.declare(node)
+    quick.sql(FIVE[0], "INSERT INTO customers VALUES (1, 'n1')")
+    quick.run()
+    quick.sql("INSERT INTO customers VALUES (3, 'n3')")
+    with pytest.raises(TransformError, match=r"^division by zero"):
+        quick.run()
+
+
 def test_a_breach_that_warns(quick, lines):
     result = three_of_five_are_gone(quick).run()
     assert (result.deleted, len(result.warnings)) == (3, 1)

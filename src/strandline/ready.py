@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline import batch as batches
-from strandline import history, slices, through
+from strandline import history, slices, target_filter, through
 from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.ledger import READS, ChangeRow
 from strandline.engine.base import Engine
-from strandline.errors import DuplicateKeys, StalePlan, StrandlineError
+from strandline.errors import DuplicateKeys, StalePlan, StrandlineError, TransformError
 from strandline.faults import point
 from strandline.job import Feed, Job, Planned
 from strandline.journal import step
@@ -93,7 +93,12 @@ def _seen(state: tuple[str, int] | None) -> str:
 
 def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
-    outcome = _judged(job, engine, state)
+    try:
+        outcome = _judged(job, engine, state)
+    except TransformError as e:
+        if named := target_filter.fault(job, engine, state, e):
+            raise named from e
+        raise
     point("judged", job.node.name)
     return outcome
 
