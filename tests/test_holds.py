@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,11 @@ def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(tmp
     file.write_text("no plan")
     with pytest.raises(UsageError, match="is not a plan"):
         shop.project.follow(file, platform=pandas_platform)
+    for text in ("[]", "null", "1", "{"):
+        with zipfile.ZipFile(file, "w") as plan:
+            plan.writestr("plan.json", text)
+        with pytest.raises(UsageError, match="is not a plan"):
+            shop.project.follow(file, platform=pandas_platform)
 
 
 def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:

@@ -38,11 +38,11 @@ from strandline.sql.expr import (
 )
 from strandline.sql.hash import hashable
 from strandline.sql.incremental import NotIncremental
-from strandline.sql.portable import family, parse, refuse_untested
-from strandline.sql.typing import spark_expression
+from strandline.sql.portable import family
 from strandline.strategy.absence import Absence, Evidence, partition_scope, window_scope
 from strandline.strategy.announced import held_keys, together
 from strandline.strategy.changes import living
+from strandline.target_filter import target_filter
 from strandline.transform.lineage import rewritten, through_steps
 from strandline.transform.registry import Detection
 from strandline.types import Changes, LiveKeys, Relation, Snapshot, TableState, Window
@@ -149,7 +149,7 @@ def _position(job: Job) -> int:
 
 
 def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
-    among = _target_filter(look)
+    among = target_filter(look.job, look.engine, look.state)
     parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
     noted = past.memory.get("notes") and past.notebook is not None
@@ -163,24 +163,6 @@ def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: 
         fresh=fresh,
         approved=past.approved,
     )
-
-
-def _target_filter(look: _Look) -> exp.Expr | None:
-    """The user's condition over the table's own columns."""
-    if look.config.target_filter is None or look.state is None:
-        return None
-    schema, where = look.state.schema, f"{look.job.node.name}: target_filter"
-    tree = parse(look.config.target_filter, where)
-    for node in list(tree.find_all(exp.Column)):
-        found = schema.get(node.name)
-        if found is None:
-            raise UnknownColumn(node.name, schema.names, where=where)
-        node.set("table", None)
-        node.set("this", exp.to_identifier(found.name, quoted=True))
-    if look.engine.dialect == "spark":
-        return tree
-    refuse_untested(tree, where)
-    return spark_expression(tree, {"": schema}, where)
 
 
 # --- by snapshot -------------------------------------------------------------------------------------------
@@ -281,7 +263,7 @@ def _fed(look: _Look, gone: Relation | None) -> Finding:
 
 
 def _in_question(look: _Look, target: Relation) -> exp.Select:
-    parts = [living(look.state.roles) if look.state else exp.true(), _target_filter(look)]
+    parts = [living(look.state.roles) if look.state else exp.true(), target_filter(look.job, look.engine, look.state)]
     return rows_of(target).where(all_of(p for p in parts if p is not None))
 
 
@@ -341,7 +323,10 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
             look.warn(too_wide)
             return None
     told = {name: bound for name, bound in bounds.items() if _comparable(look, name, look.state)}
-    if told and not decided_by(look.job.inputs[0].read, list(told)):
+    if not told:
+        log.info("%s: no watermark column is left to tell the window by; no deletes are inferred", node)
+        return None
+    if not decided_by(look.job.inputs[0].read, list(told)):
         look.warn("what is left of the window is wider than what was read; no deletes are inferred")
         return None
     log.info(
@@ -351,7 +336,8 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
     )
     log.warning("%s: Note: %s", node, NULL_MARKS)
     scope = window_scope(told, look.state.schema)
-    return scope if scope is None else all_of([scope, *_partitions(look)])
+    assert scope is not None, "the table has these columns"
+    return all_of([scope, *_partitions(look)])
 
 
 def _read_before(look: _Look) -> bool:

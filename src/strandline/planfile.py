@@ -99,14 +99,17 @@ class PlanFile:
     @classmethod
     def open(cls, path: Path, project: Project, folder: Path) -> PlanFile:
         """Read a plan; an error when it is none, or not of this configuration."""
+        hint = "make one: strandline plan --out FILE"
         try:
             with zipfile.ZipFile(path) as file:
                 facts = json.loads(file.read("plan.json"))
                 file.extractall(folder)
         except FileNotFoundError:
-            raise UsageError(f"there is no plan file {path}", hint="make one: strandline plan --out FILE") from None
+            raise UsageError(f"there is no plan file {path}", hint=hint) from None
         except (zipfile.BadZipFile, KeyError, ValueError) as e:
-            raise UsageError(f"{path} is not a plan: {e}", hint="make one: strandline plan --out FILE") from e
+            raise UsageError(f"{path} is not a plan: {e}", hint=hint) from e
+        if not isinstance(facts, dict):
+            raise UsageError(f"{path} is not a plan: its plan.json holds no facts by name", hint=hint)
         if facts.get("format") != _FORMAT or facts.get("config") != digest(project):
             raise StalePlan("the configuration is not the one that the plan was made with")
         entries = {n["name"]: _from_json(n) for n in facts["nodes"]}

@@ -20,7 +20,7 @@ from strandline.control.holds import open_holds, unapprovable
 from strandline.control.ledger import ChangeRow
 from strandline.engine import connect, staging
 from strandline.engine.base import Platform
-from strandline.errors import StrandlineError, UsageError, did_you_mean, internal
+from strandline.errors import StrandlineError, UsageError, did_you_mean, internal, panics_told
 from strandline.faults import point
 from strandline.job import Job, Past, Planned
 from strandline.journal import log, run_log
@@ -383,7 +383,8 @@ class StrandlineProject:
         """Where a node's failure becomes its result: even a fault of ours in one node must not stop the others."""
         results: list[NodeResult] = []
         try:
-            yield results
+            with panics_told():
+                yield results
         except Exception as e:  # noqa: BLE001 – see above; its trace goes to the log
             log.error("%s failed", name, exc_info=e)
             errors.append(e if isinstance(e, StrandlineError) else internal(e))

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline import batch as batches
-from strandline import history, slices, through
+from strandline import history, slices, target_filter, through
 from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.ledger import MODE, PROJECTS, READS, ChangeRow
 from strandline.engine.base import Engine
-from strandline.errors import DuplicateKeys, StalePlan, StrandlineError
+from strandline.errors import DuplicateKeys, StalePlan, StrandlineError, TransformError
 from strandline.faults import point
 from strandline.guard.verdict import Verdict
 from strandline.job import Feed, Job, Planned
@@ -95,7 +95,12 @@ def _seen(state: tuple[str, int] | None) -> str:
 
 def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
-    outcome = _still_held(job, _judged(job, engine, state))
+    try:
+        outcome = _still_held(job, _judged(job, engine, state))
+    except TransformError as e:
+        if named := target_filter.fault(job, engine, state, e):
+            raise named from e
+        raise
     point("judged", job.node.name)
     return outcome
 

@@ -19,7 +19,8 @@ from strandline.errors import ReadError
 from strandline.job import Feed, Job
 from strandline.plan.reading import Input, hidden, is_lake, source_of, table_of
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
-from strandline.sql.portable import deterministic
+from strandline.sql.portable import deterministic, family
+from strandline.sql.values import ORDERED
 from strandline.strategy.changes import living
 from strandline.types import Relation, Schema, Table, TableState
 
@@ -143,8 +144,19 @@ def _read(job: Job, engine: Engine, input_: Input) -> _Read:
     if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF:
         return found
     if config.snapshot_column:
+        _refuse_unordered(job, found.scan.relation, config.snapshot_column)
         return _newest_value(job, engine, found, config.snapshot_column)
     return found if found.snapshot is not None else replace(found, snapshot=_extract(job, input_))
+
+
+def _refuse_unordered(job: Job, rows: Relation, name: str) -> None:
+    """Which extract is the newest, and whether it is the one that was compared before, must be certain."""
+    column = rows.schema.get(name)
+    if column is not None and family(column.type) not in ORDERED:
+        raise ReadError(
+            f"{job.node.name}: snapshot_column: `{column.name}` has type {column.type}, which cannot order extracts",
+            hint="choose a column of whole numbers, decimals, dates, timestamps or text",
+        )
 
 
 def _extract(job: Job, input_: Input) -> str:
