@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -170,6 +173,44 @@ def test_what_the_dead_have_staged_is_swept_at_once(tmp_path: Path, monkeypatch:
         assert sorted(sweep(tmp_path)) == sorted(names[n] for n in ("dead", "reborn", "old"))
         assert {f.name for f in tmp_path.iterdir()} == {mine.name, names["elsewhere"]}
     assert not mine.exists()
+
+
+@pytest.mark.parametrize("moment", ["before it is opened", "before it is read"])
+def test_a_process_that_ends_while_it_is_looked_at_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    code = "from strandline.engine.staging import owner; print(owner(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        left = tmp_path / f"x-1.of.{other.stdout.readline().strip()}"
+        left.mkdir()
+        assert sweep(tmp_path) == []
+        opened = io.open
+
+        def ends(file: Any, *args: Any, **how: Any) -> Any:
+            mine = str(file) == f"/proc/{other.pid}/stat"
+            if mine and moment == "before it is opened":
+                other.kill()
+                other.wait()
+            found = opened(file, *args, **how)
+            if mine and moment == "before it is read":
+                other.kill()
+                other.wait()
+            return found
+
+        monkeypatch.setattr(io, "open", ends)
+        assert sweep(tmp_path) == [left.name]
+    assert not left.exists()
+
+
+def test_what_cannot_be_looked_at_is_left_and_fails_nobody(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "a file").touch()
+    (tmp_path / "strange.of.").mkdir()
+    (tmp_path / f"digits.of.{owner().rpartition('~')[0]}~²+1").mkdir()
+    assert sweep(tmp_path) == []
 
 
 def test_a_killed_run_leaves_a_folder_that_the_next_one_sweeps(loaded: StrandlineProject, tmp_path: Path) -> None:
