@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crashing import agrees
+from tests.crashing import Runs, agrees
 
 from strandline import faults
 from strandline.engine.staging import owner, staging, sweep
@@ -213,16 +213,42 @@ def test_what_cannot_be_looked_at_is_left_and_fails_nobody(tmp_path: Path) -> No
     assert sweep(tmp_path) == []
 
 
-def test_a_killed_run_leaves_a_folder_that_the_next_one_sweeps(loaded: StrandlineProject, tmp_path: Path) -> None:
-    from tests.crashing import Runs
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary ones, where nobody else works."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # asked for anew
+    return folder
 
-    before = set(Path(tempfile.gettempdir()).glob("strandline-work-*"))
+
+@pytest.mark.parametrize("do", ["run", "plan", "follow"])
+def test_what_a_killed_command_leaves_the_next_run_sweeps(
+    loaded: StrandlineProject, tmp_path: Path, temporary: Path, pandas_platform: Any, do: str
+) -> None:
+    plan = tmp_path / "x.plan"
+    if do == "follow":
+        loaded.plan(platform=pandas_platform, out=plan)
+    how = {"run": {}, "plan": {"out": str(plan)}, "follow": {"path": str(plan)}}[do]
     with Runs() as runs:
-        assert runs.run(tmp_path, 2, "judged:kill").killed
-        left = set(Path(tempfile.gettempdir()).glob("strandline-work-*")) - before
-        assert left
+        assert runs.run(tmp_path, 2, {"plan": "read.after:kill"}.get(do, "commit.before:kill"), do=do, **how).killed
+        assert len(list(temporary.iterdir())) == (1 if do == "run" else 2)  # the node's, and the rows of the plan
         runs.run(tmp_path, 2)
-    assert not any(folder.exists() for folder in left)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_plan_leaves_nothing_behind_unless_that_is_asked_for(
+    loaded: StrandlineProject, tmp_path: Path, temporary: Path, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "x.plan"
+    loaded.plan(platform=pandas_platform, out=plan)
+    with faults.armed("judged@a:raise"):  # one that cannot be made is not kept, nor are its rows
+        loaded.plan(platform=pandas_platform, out=tmp_path / "y.plan")
+    assert list(temporary.iterdir()) == []
+    monkeypatch.setenv("STRANDLINE_ENABLE_STAGING_CLEANUP", "0")
+    loaded.follow(plan, platform=pandas_platform, check=True)
+    assert len(list(temporary.glob("*/plan.json"))) == 1
 
 
 # --- trying again ------------------------------------------------------------------------------------------
@@ -293,8 +319,6 @@ def test_the_newest_checkpoint_is_the_last_begun_whatever_the_clock_said(tmp_pat
 def test_retry_after_a_kill(
     loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, checkpoints: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.crashing import Runs
-
     if checkpoints == "0":
         shutil.rmtree(loaded.store.folder / "_checkpoints")
     monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)

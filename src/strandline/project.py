@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -162,16 +161,14 @@ class StrandlineProject:
 
         With `out` the plan is kept in a file, and `follow` applies exactly that.
         """
+        from strandline.planfile import writing
+
         watch = observer or Observer()
         planned: dict[str, Planned] = {}
-        writer = None
-        if out is not None:
-            from strandline.planfile import PlanWriter
-
-            writer = PlanWriter(Path(out), self.config)
         clock = Clock(datetime.now(UTC))
         runner = Runner(Foreseen(self.store), _run_id(clock), secret_values(self.config.config))
-        with self._platform(platform) as platform_, platform_.workspace("plan") as engine:
+        keeping = writing(out, self.config)
+        with keeping as writer, self._platform(platform) as platform_, platform_.workspace("plan") as engine:
             watch.engine_ready()
 
             def work(name: str) -> NodeResult:
@@ -187,8 +184,8 @@ class StrandlineProject:
                 return results[0]
 
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
-        if writer is not None and not any(r.status in STOPS for r in results):
-            writer.close()
+            if writer is not None and not any(r.status in STOPS for r in results):
+                writer.close()
         return PlanResult(results)
 
     def follow(
@@ -206,8 +203,8 @@ class StrandlineProject:
         watch, clock = observer or Observer(), Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
         errors: list[StrandlineError] = []
-        with tempfile.TemporaryDirectory(prefix="strandline-plan-") as folder:
-            plan = PlanFile.open(Path(path), self.config, Path(folder))
+        with staging.scratch("plan") as folder:
+            plan = PlanFile.open(Path(path), self.config, folder)
             chosen = [n for n in self.graph.order if n in plan.entries]
             checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, owner=staging.owner(), plan=True)
 

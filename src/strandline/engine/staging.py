@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from strandline.faults import point
 from strandline.switches import enabled
 
 _MARK = ".of."
+_SCRATCH = "strandline-work-"
 _STALE = 24 * 3600.0
 
 
@@ -33,6 +35,19 @@ def staging(root: Path, name: str) -> Iterator[Path]:
         if enabled("STAGING_CLEANUP"):
             shutil.rmtree(folder, ignore_errors=True)
         point("sweep.after", name)
+
+
+@contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """A folder of this process among the temporary ones of its machine."""
+    with staging(Path(tempfile.gettempdir()), f"{_SCRATCH}{name}") as folder:
+        folder.mkdir(parents=True)
+        yield folder
+
+
+def sweep_scratch() -> list[str]:
+    """Remove what dead processes left among the temporary folders of this machine, whatever they were doing."""
+    return sweep(Path(tempfile.gettempdir()), _SCRATCH)
 
 
 def sweep(root: Path, prefix: str = "") -> list[str]:
