@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from strandline.config.load import Project
 from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
 from strandline.engine.plan_rows import write_rows
+from strandline.engine.staging import scratch
 from strandline.errors import StalePlan, UsageError
 from strandline.guard.verdict import Verdict
 from strandline.ready import Entry, Ready
@@ -32,18 +33,30 @@ def digest(project: Project) -> str:
     return hashlib.sha256(project.config.model_dump_json(by_alias=True).encode()).hexdigest()
 
 
+@contextmanager
+def writing(path: str | Path | None, project: Project) -> Iterator[PlanWriter | None]:
+    """What keeps a plan while it is made, its rows in a folder of this process; nothing when it is not to be kept."""
+    if path is None:
+        yield None
+        return
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}", hint="make it, or keep the plan elsewhere")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="name a file: strandline plan --out FILE")
+    with scratch("plan") as folder:
+        yield PlanWriter(path, digest(project), folder)
+
+
+@dataclass(frozen=True)
 class PlanWriter:
     """Collects the nodes of a plan while they are planned."""
 
-    def __init__(self, path: Path, project: Project) -> None:
-        if not path.parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.parent}", hint="make it, or keep the plan elsewhere")
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder", hint="name a file: strandline plan --out FILE")
-        self.path, self.digest = path, digest(project)
-        self.entries: list[dict[str, Any]] = []
-        self.landed: list[str] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="strandline-plan-")
+    path: Path
+    digest: str
+    folder: Path
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    landed: list[str] = field(default_factory=list)
 
     def add(self, name: str, entry: Entry | None, engine: Engine) -> None:
         """One node of the plan; of one whose batch has landed, only its record is left to finish."""
@@ -58,7 +71,7 @@ class PlanWriter:
 
     def _write(self, name: str, changes: ChangeSet, engine: Engine) -> str:
         rows = changes.additions
-        write_rows(Path(self._folder.name) / name, rows.schema, engine.fetch(rows_of(rows)))
+        write_rows(self.folder / name, rows.schema, engine.fetch(rows_of(rows)))
         return name
 
     def close(self, skipped: Sequence[str]) -> None:
@@ -68,10 +81,9 @@ class PlanWriter:
         partial = self.path.with_name(self.path.name + ".part")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr("plan.json", json.dumps(facts, default=_text, indent=1))
-            for path in sorted(Path(self._folder.name).iterdir()):
+            for path in sorted(self.folder.iterdir()):
                 file.write(path, path.name)
         partial.replace(self.path)
-        self._folder.cleanup()
 
 
 @dataclass(frozen=True)

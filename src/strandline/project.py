@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +26,7 @@ from strandline.journal import log, run_log
 from strandline.plan.graph import Graph, build
 from strandline.plan.reading import table_of
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
-from strandline.retry import Checkpoint, Left, Retry, left_by_records, newest
+from strandline.retry import Checkpoint, Left, Retry, folder_of, kept, left
 from strandline.run import Runner
 from strandline.schedule import STOPS, walk
 from strandline.types import Clock
@@ -75,14 +74,15 @@ class StrandlineProject:
         platform: Platform | None = None,
         check: bool = False,
         debug: bool = False,
-        approved: str | None = None,
+        approved: str | Mapping[str, str] | None = None,
         clock: Clock | None = None,
         retry: Retry | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
-        `approved` names a run whose held deletes are applied, as far as their keys are still missing. `clock` is the
-        one instant of the run; `retry` says how faults that pass by themselves are met, instead of the project.
+        `approved` names a run whose held deletes are applied, as far as their keys are still missing; by node, if
+        they differ. `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
+        instead of the project.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
@@ -91,7 +91,8 @@ class StrandlineProject:
         at = clock or Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
         tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
-        checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, approved, owner=staging.owner())
+        approvals = dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
+        checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, approvals, owner=staging.owner())
         errors: list[StrandlineError] = []
 
         def batch(job: Job) -> NodeResult:
@@ -100,7 +101,7 @@ class StrandlineProject:
 
         def work(name: str) -> NodeResult:
             watch.started(name)
-            job = Job(self.config, self._node(name), at, past=Past(approved=approved))
+            job = Job(self.config, self._node(name), at, past=Past(approved=approvals.get(name)))
             with self._boundary(name, errors) as result:
                 result.append(tried(name, lambda: batch(job)))
             return result[0]
@@ -120,36 +121,31 @@ class StrandlineProject:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.store.folder / "_checkpoints"
+        return folder_of(self.store.folder, self.config.config.project)
 
     def unfinished(self) -> Left:
-        """What the newest run left undone: what failed or was never reached, and what waits for it.
+        """What runs have left and nobody has done since: what failed or was never reached, and what waits for it.
 
-        An error when the run is still at work, or has applied a plan, which only a person can make again.
+        An error when a run is still at work, or what is left is of a plan, which only a person can make again.
         """
-        last, note = None, None
-        try:
-            last = newest(self._checkpoints)
-        except ValueError as e:
-            note = str(e)
-        if last is not None and not last.over and staging.alive(last.owner):
-            raise UsageError(f"run {last.run_id} is still at work", hint="wait for its end, or stop it, and retry then")
-        history, control = self.store.runs(), self.store.all_control()
-        found = last.left(history, control) if last else left_by_records(history, control)
-        left = [n for n in self.graph.order if n in found]
-        if last is None and left:
-            left = list(self.graph.select([f"{n}+" for n in left]))
-        if last is not None and last.plan and left:
+        there = kept(self._checkpoints)
+        for run in there.runs:
+            if not run.over and staging.alive(run.owner):
+                hint = "wait for its end, or stop it, and retry then"
+                raise UsageError(f"run {run.run_id} is still at work", hint=hint)
+        found = left(there, self.store.runs(), self.store.all_control(), self.graph)
+        if found.of_a_plan:
+            run, nodes = found.of_a_plan
             raise UsageError(
-                f"run {last.run_id} applied a plan, and left: {', '.join(left)}",
-                hint=f'run them without a plan: strandline run --select "{", ".join(left)}"; or make a new plan',
+                f"run {run.run_id} applied a plan, and left: {', '.join(nodes)}",
+                hint=f'run them without a plan: strandline run --select "{", ".join(nodes)}"; or make a new plan',
             )
-        return Left(left, last, note)
+        return found
 
     def retry(self, **how: Any) -> RunResult | None:
-        """Run what the newest run left undone, and nothing else; None when it left nothing."""
-        left = self.unfinished()
-        return self.run(left.nodes, approved=left.last.approved if left.last else None, **how) if left.nodes else None
+        """Run what runs have left undone, each node as it was to be run; None when nothing is left."""
+        found = self.unfinished()
+        return self.run(found.nodes, approved=found.approved, **how) if found.nodes else None
 
     def plan(
         self,
@@ -163,16 +159,14 @@ class StrandlineProject:
 
         With `out` the plan is kept in a file, and `follow` applies exactly that.
         """
+        from strandline.planfile import writing
+
         watch = observer or Observer()
         planned: dict[str, Planned] = {}
-        writer = None
-        if out is not None:
-            from strandline.planfile import PlanWriter
-
-            writer = PlanWriter(Path(out), self.config)
         clock = Clock(datetime.now(UTC))
         runner = Runner(Foreseen(self.store), _run_id(clock), secret_values(self.config.config))
-        with self._platform(platform) as platform_, platform_.workspace("plan") as engine:
+        keeping = writing(out, self.config)
+        with keeping as writer, self._platform(platform) as platform_, platform_.workspace("plan") as engine:
             watch.engine_ready()
 
             def work(name: str) -> NodeResult:
@@ -188,9 +182,9 @@ class StrandlineProject:
                 return results[0]
 
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
-        plan = PlanResult(results)
-        if writer is not None and plan.whole:
-            writer.close([r.name for r in results if r.status == "skipped"])
+            plan = PlanResult(results)
+            if writer is not None and plan.whole:
+                writer.close([r.name for r in results if r.status == "skipped"])
         return plan
 
     def follow(
@@ -208,8 +202,8 @@ class StrandlineProject:
         watch, clock = observer or Observer(), Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
         errors: list[StrandlineError] = []
-        with tempfile.TemporaryDirectory(prefix="strandline-plan-") as folder:
-            plan = PlanFile.open(Path(path), self.config, Path(folder))
+        with staging.scratch("plan") as folder:
+            plan = PlanFile.open(Path(path), self.config, folder)
             chosen = [n for n in self.graph.order if n in plan.entries or n in plan.skipped]
             checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, owner=staging.owner(), plan=True)
 

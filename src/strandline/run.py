@@ -133,11 +133,15 @@ class Runner(Recorder):
         point("recover.before", job.node.name)
         this, end = self._found(job, records, found)
         result = self.record(this, began, end)
-        if found.logged:  # the history has the batch already: what was done about it is told beside it
-            told = replace(result, status="unchanged", warnings=[])
-            self.log(replace(this, token=replace(this.token, run_id=self.run_id)), told, {}, None, found.told)
+        if found.logged or this.token.run_id != self.run_id:  # else the batch tells of it itself
+            self._remark(this, result, found.told)
         point("recover.after", job.node.name)
         return result
+
+    def _remark(self, this: Batch, result: NodeResult, told: str) -> None:
+        """Tell, beside the batch of a runner that died, that this run is the one that finished its record."""
+        mine = replace(this, token=replace(this.token, run_id=self.run_id))
+        self.log(mine, NodeResult(result.name, "unchanged", seconds=result.seconds), {}, None, told)
 
     def _found(self, job: Job, records: Sequence[ControlRow], found: fence.Found) -> tuple[Batch, Ending]:
         """A batch whose runner died, under its own numbers, and how it ended."""
@@ -327,7 +331,10 @@ class Runner(Recorder):
             ready = Ready(outcome.changes, coverage, lambda: None, versions, made.fit.added, made.system)
         note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
         ready = replace(ready, warnings=(note,), recovery=note)
-        return self.lander(job, engine, this, landed.state).land(ready, began)
+        result = self.lander(job, engine, this, landed.state).land(ready, began)
+        if commit.run_id != self.run_id:
+            self._remark(this, result, note)
+        return result
 
 
 def taken_back(job: Job, engine: Engine, state: TableState, coverage: Mapping[str, Any]) -> Ready:

@@ -55,6 +55,8 @@ def _looked(
     """A batch to take back, with the version of its events; and what is in the way of it now."""
     places = {p.label: p for p in (job.target, job.events) if p}
     past = {label: commits(place) for label, place in places.items()}
+    if not past[job.target.label]:  # also under a batch that had only held deletes of it
+        return taking, [f"{job.target.label}: the table is gone"]
     taking = replace(taking, events=_events(job, taking, past), carried=_carried(taking, past[job.target.label]))
     ids = {label: state.table_id for label, place in places.items() if (state := describe(place))}
     obstacles = [str(o) for o in in_the_way(taking, history, past, noted, ids)]

@@ -83,9 +83,21 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     if not loud:
         by = sorted({r.run_id for r in history if r.counts and r.takes_back == run_id})
         why = f"is already undone, by run {', '.join(by)}" if by else "has changed nothing"
-        raise UsageError(f"run `{run_id}` {why}", hint="`strandline history` shows what runs have done")
+        hint = "`strandline history` shows what runs have done"
+        if not by and (finished := _finished(history, mine)):
+            why = f"has only finished the record of run {', '.join(finished)}"
+            hint = f"undo that one: strandline undo {finished[0]}"
+        raise UsageError(f"run `{run_id}` {why}", hint=hint)
     taken = [Taking(r.node, r.target_table, r, _before(history, r)) for r in found]
     return [t for t in taken if t.batch in loud or not _later(history, t.batch, noted)]
+
+
+def _finished(history: Sequence[RunRow], mine: Sequence[RunRow]) -> list[str]:
+    """The runs that died, and whose records a run has finished: it has left a remark beside their batches."""
+    remarks = {(r.node, r.batch) for r in mine if r.recovery and not r.counts}
+    alive, own = counting(history), {r.run_id for r in mine}
+    done = (r for r in history if (r.node, r.batch) in remarks and (r.run_id, r.node, r.batch) in alive)
+    return sorted({r.run_id for r in done} - own)
 
 
 def in_the_way(
