@@ -241,6 +241,20 @@ def test_a_batch_that_never_landed_under_another_name_is_done_and_heals(place: P
     assert set(mine) == {"SUCCESS"}
 
 
+def test_names_that_died_one_after_the_other(place: Place) -> None:
+    place.add(1)
+    place.run(node())
+    place.add(2)
+    for name, point in (("n", "running.after"), ("m", "commit.after")):
+        with dies(point):
+            place.declare(node(name=name)).run(platform=place.platform)
+    place.add(3)
+    for name in ("m", "k"):
+        place.run(node(name=name))
+    assert place.ids() == [1, 2, 3]
+    assert {r.batch_status for r in place.project.store.all_control()} == {"SUCCESS"}
+
+
 def test_what_was_held_stays_held_under_another_name_of_the_project(place: Place) -> None:
     params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_count": 0, "on_threshold_breach": "hold"}
     looking = node(ALL, mode="upsert", transform={"steps": [{"operation": "detect_deletes", "params": params}]})

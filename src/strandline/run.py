@@ -68,18 +68,20 @@ class Runner(Recorder):
         return Token(job.project.config.project, job.node.name, 0, self.run_id)
 
     def settle(
-        self, job: Job, describe: Describe, began: float, engine: Engine | None = None
+        self, job: Job, describe: Describe, began: float, engine: Engine | None = None, *, alone: bool = False
     ) -> tuple[list[ControlRow], TableState | None, NodeResult | None]:
         """The records and the table of a node, after the records of batches whose runners died are finished.
+
+        Also of those that died while the node or the project had another name, unless it is to be looked at `alone`.
 
         Records are read before the table, never after it: a number may be older than the table that it is meant for,
         and is then taken; a younger one would let a batch land on a table that it has not seen.
         """
-        recovered, asked = None, False
+        recovered = None
         while True:
             records, state, landed, found = self._look(job, describe)
-            if not asked and (former := self._former(job, records)):
-                recovered, asked = self._settle_former(job, former, describe, began, engine), True
+            if not alone and (former := self._former(job, records)):
+                recovered, alone = self._settle_former(job, former, describe, began, engine), True
                 continue
             if found is None:
                 return records, state, recovered
@@ -114,7 +116,7 @@ class Runner(Recorder):
         """Finish what a runner left that died while the node, or the project, had another name."""
         recovered = None
         for other in former:
-            _, _, found = self.settle(other, describe, began, engine)
+            _, _, found = self.settle(other, describe, began, engine, alone=True)
             recovered = replace(found, name=job.node.name) if found else recovered
         return recovered
 
