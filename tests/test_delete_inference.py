@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from deltalake import DeltaTable
 
 from strandline.errors import (
+    CastError,
     ConfigError,
     DeleteThresholdExceeded,
     DuplicateKeys,
@@ -203,6 +205,7 @@ def test_a_watermark_column_that_the_table_lacks_is_skipped(quick, lines):
     assert numbers(second) == (0, 1, 0, 0, 0)
     assert second.warnings == [text]
     assert ("WARNING", f"orders: {text}") in lines()
+    assert not any(ACTIVE in line or NULLS in line for _, line in lines())
     assert quick.flags("orders", "OrderID") == {1: False, 2: False}
 
 
@@ -415,6 +418,56 @@ def test_many_keys_come_as_runs(shop, lines):
     assert (result.deleted, result.updated, result.inserted) == (12, 0, 0)
     assert ("INFO", "customers: the live source has 11988 keys, in 13 runs") in lines()
     assert {k for k, gone in shop.flags("customers").items() if gone} == set(range(7, 12_000, 1000))
+
+
+@pytest.mark.parametrize(
+    ("key", "declared", "keys", "other"),
+    [
+        ("bigint", "REAL", (1, 2), "1.5"),
+        ("decimal(10,1)", "DECIMAL(10,2)", (Decimal("1.2"), Decimal("3.0")), "1.25"),
+        ("date", "TIMESTAMP", (june(1), june(2)), "2024-06-01 10:00:00.000000"),
+    ],
+)
+def test_a_live_key_that_is_not_a_key_of_the_table_is_an_error_that_names_it(shop, key, declared, keys, other):
+    live = {"source_table": "live", "max_delete_percent": None}
+    shop.declare({**compared(**live), "read": {"connection": "files", "path": "customers.parquet"}})
+    shop.put("customers", [("id", key), ("name", "string")], *((k, "a") for k in keys))
+    shop.sql(f"CREATE TABLE live (id {declared})", *(f"INSERT INTO live VALUES ('{k}')" for k in keys))
+    shop.run()
+    shop.sql(f"UPDATE live SET id = '{other}' WHERE id = '{keys[0]}'")
+    with pytest.raises(CastError, match="column `id`") as caught:
+        shop.run()
+    assert (caught.value.value, caught.value.type) == (other, key)
+    assert shop.flags("customers") == dict.fromkeys(keys, False)
+    shop.sql(f"DELETE FROM live WHERE id = '{other}'")  # what is left is exact, in more digits or as a whole day
+    shop.run()
+    assert shop.flags("customers") == {keys[0]: True, keys[1]: False}
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ("name", "expected a condition, found column `name` of type string"),
+        ("name = 1", ""),
+        ("1 / (id - id) > 0", "division by zero"),
+    ],
+)
+def test_a_target_filter_that_fails_is_named_with_its_node(quick, condition, told):
+    with pytest.raises(TransformError, match=f"^customers: target_filter: .*{told}"):
+        three_of_five_are_gone(quick, target_filter=condition).run()
+    with pytest.raises(TransformError, match=r"^customers: target_filter: "):
+        quick.project.run(platform=quick.platform, check=True)
+
+
+def test_what_fails_beside_a_target_filter_is_not_its_fault(quick):
+    node = compared(target_filter="name = 'n1'")
+    node["transform"]["steps"].append({"operation": "derive", "params": {"columns": {"x": "1 / (id - 3)"}}})
+    quick.declare(node)
+    quick.sql(FIVE[0], "INSERT INTO customers VALUES (1, 'n1')")
+    quick.run()
+    quick.sql("INSERT INTO customers VALUES (3, 'n3')")
+    with pytest.raises(TransformError, match=r"^division by zero"):
+        quick.run()
 
 
 def test_a_breach_that_warns(quick, lines):
@@ -654,6 +707,34 @@ def test_a_rolling_window_reads_and_looks_back_from_now(shop):
     assert shop.flags("orders", "OrderID") == {2: True, 3: False, 4: False}
 
 
+SINCE = {
+    "initial value": {"incremental": {"mode": "stateful", "column": "LastModified", "initial_value": "2000-01-01"}},
+    "rolling window": {"incremental": {"mode": "rolling_window", "column": "LastModified", "lookback": "7d"}},
+    "a bound of its own": {"watermark": [{"column_name": "LastModified", "expression": "'2000-01-01'"}]},
+}
+
+
+@pytest.mark.parametrize("since", SINCE)
+def test_the_first_run_of_a_node_infers_nothing_of_what_the_table_held_before(quick, since):
+    """A bound that the configuration gives is no mark: the rows of others in its window were never to be read."""
+    today, yesterday = (datetime.now(UTC).date() - timedelta(days=n) for n in (0, 1))
+    others = {
+        "name": "others",
+        "read": {"connection": "files", "path": "others.parquet"},
+        "write": {"connection": "lake", "table": "orders", "mode": "upsert", "keys": ["OrderID"]},
+    }
+    quick.put("others", ORDERS, (1, 10, yesterday), (2, 10, yesterday))
+    quick.declare(others).run()
+    node = orders()
+    node["read"] = {"connection": "files", "path": "orders.parquet", **SINCE[since]}
+    quick.declare(node).put("orders", ORDERS, (3, 10, today), (4, 10, today))
+    first = quick.run()
+    assert (numbers(first), first.warnings) == ((2, 0, 0, 0, 0), [FIRST_RUN])
+    quick.put("orders", ORDERS, (4, 10, today))
+    assert FIRST_RUN not in quick.run().warnings
+    assert quick.flags("orders", "OrderID")[3] is True  # from the second run on, a window is a window
+
+
 TWO_MARKS = [("id", "bigint"), ("created", "date"), ("updated", "date"), ("part", "int")]
 
 
@@ -819,6 +900,32 @@ def test_an_append_by_keys_keeps_what_is_known_of_a_column_that_the_read_lacks(s
     assert shop.run().inserted == 1  # of 5 there is news
 
 
+NOTED = [*EVENTS, ("note", "string")]
+LAST = {  # what a key's note was, run after run, with the day of its mark; and what is known of it then
+    "two at one mark": ([("z", 5), ("a", 5)], None),
+    "the highest mark": ([("z", 5), ("a", 6)], "a"),
+    "one that came back": ([("z", 5), ("a", 6), ("z", 5)], "z"),
+    "never two": ([("a", 5)], "a"),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("told", LAST)
+def test_without_a_clock_a_lacked_column_is_filled_by_the_rule_that_finds_the_newest_row(shop, told):
+    """Never with a value that may have been another one by then."""
+    notes, known = LAST[told]
+    shop.declare(bronze(keys=["id"]))
+    for note, day in notes:
+        shop.put("rows", NOTED, (1, "a", june(day), note))
+        assert shop.run().inserted == 1
+    shop.put("rows", EVENTS, (1, "q", june(6)))
+    assert shop.run().inserted == 1
+    assert [r["note"] for r in shop.table("bronze").rows if r["state"] == "q"] == [known]
+    again = shop.run().inserted  # what came back has two copies, and is taken for the newest row once more
+    assert again == (1 if told == "one that came back" else 0)
+    assert shop.run().inserted == 0
+
+
 def test_each_return_of_a_row_is_news_where_the_table_says_when(quick):
     quick.declare(bronze(keys=["id"], add_metadata=True))
     for state, day in (("a", 5), ("b", 6), ("a", 5), ("b", 6), ("b", 5), ("a", 5), ("b", 6)):
@@ -891,6 +998,16 @@ def test_snapshots_by_a_column(shop):
     shop.put("day_4", EXTRACTS, (1, "b", june(4)), (3, "a", june(4)))
     assert numbers(shop.run()) == (0, 1, 1, 1, 0)
     assert shop.flags("customers") == {1: False, 2: True, 3: False}
+
+
+@pytest.mark.parametrize(("type_", "value"), [("boolean", False), ("double", 1.5), ("binary", b"\xff")])
+def test_a_column_that_orders_no_extracts_is_refused_at_once(quick, type_, value):
+    quick.declare(extracts())
+    quick.put("day_1", [("id", "bigint"), ("day", type_)], (1, value))
+    told = f"customers: snapshot_column: `day` has type {type_}, which cannot order extracts"
+    with pytest.raises(ReadError, match=told) as caught:
+        quick.run()
+    assert caught.value.hint == "choose a column of whole numbers, decimals, dates, timestamps or text"
 
 
 def test_an_older_snapshot_alone_is_no_evidence(quick):

@@ -99,7 +99,16 @@ SPELLED = {
     ),
     "timestamp_ntz": (at("1500-01-01T00:00:00"), at("2024-01-02T00:00:00"), ["1500-01-01", "1500-01-01T00:00"], []),
     "string": ("2.50", "3", ["2.50"], []),
+    "binary": (b"\xff\x00", b"b", ["0xff00", "0xFF00"], ["0xff0"]),
 }
+
+
+def test_bytes_that_are_text_may_be_given_as_text(tmp_path, pandas_platform):
+    shop = Shop(tmp_path, pandas_platform, [("id", "binary"), ("v", "string")], **HOLD)
+    shop.run((b"a\xc3\xbc", "a"), (b"b", "b"))
+    shop.run((b"b", "b"))
+    for text in ("aü", "0x61c3bc"):
+        assert [e.event for e in shop.tell(text)] == ["inserted", "held"]
 
 
 @pytest.mark.parametrize("type_", SPELLED)

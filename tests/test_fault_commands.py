@@ -98,8 +98,8 @@ COMMANDS = {
     "approve": Command(holding, "holds no deletes", RUN),
     "reject": Command(holding, "holds no deletes", {**RECORD, "reject.before": 2}),
     "retry": Command(failed, "", RUN),
-    # once more to look at what the plan was made from
-    "follow": Command(planned, "StalePlan", {**LAND, **NOTED, "sweep.before": 3, "sweep.after": 3}),
+    # once more to look at what the plan was made from, and its own rows
+    "follow": Command(planned, "StalePlan", {**LAND, **NOTED, "sweep.before": 4, "sweep.after": 4}),
     "undo": Command(ran, "already undone", {**LAND, "undo.before": 2, "undo.after": 2}),
 }
 

@@ -636,6 +636,8 @@ def test_too_many_deletes_are_an_error_and_are_read_again(quick):
     )
     quick.run()
     quick.delta().delete("id = 1")
+    planned = quick.project.plan(platform=quick.platform).nodes[0]
+    assert (planned.verdict, planned.found_deletes, planned.sample_deletes) == ("refuse", 1, [{"id": 1}])
     for _ in range(2):
         with pytest.raises(DeleteThresholdExceeded, match=r"33\.3% exceeds 10\.0%"):
             quick.run()

@@ -20,7 +20,7 @@ from tests.crashing import Runs, agrees, at
 
 from strandline import faults
 from strandline.control.fence import counting
-from strandline.errors import Fenced
+from strandline.errors import Fenced, UsageError
 from strandline.job import Job
 from strandline.project import StrandlineProject
 from strandline.retry import Retry
@@ -307,6 +307,18 @@ def test_faults_are_for_test_builds_only(tmp_path: Path) -> None:
     assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
 
 
-def test_a_point_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected POINT"):
-        faults.parse("nowhere:kill")
+@pytest.mark.parametrize("fault", ["nowhere:kill", "commit.after", "commit.after:kil", "commit.after#0:kill"])
+def test_a_fault_that_cannot_come_is_refused(fault: str) -> None:
+    with pytest.raises(UsageError, match="expected POINT"):
+        faults.parse(fault)
+
+
+def test_a_point_that_is_not_there_is_a_wrong_usage_that_names_those_that_are(tmp_path: Path) -> None:
+    project(tmp_path)
+    environment = {**os.environ, "STRANDLINE_TESTING": "1", "STRANDLINE_FAULT": "comit.after:kill"}
+    command = [sys.executable, "-m", "strandline", "run", "--json", "--project-dir", str(tmp_path)]
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], "comit.after:kill" in error["message"]) == ("usage", True)
+    assert set(faults.POINTS) <= set(error["hint"].replace(",", "").split())

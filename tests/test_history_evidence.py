@@ -134,6 +134,29 @@ def test_held_deletes_are_no_events(tmp_path: Any, pandas_platform: Platform) ->
     assert verbs == [("hold", '{"id": 2}'), ("delete", '{"id": 2}')]
 
 
+def test_refused_deletes_are_planned_and_no_event_of_the_batch_lands(tmp_path: Any, pandas_platform: Platform) -> None:
+    from strandline.testing.frames import write_parquet
+
+    node = {
+        "name": "n",
+        "read": {"connection": "files", "path": "rows.parquet"},
+        "write": {"connection": "lake", "table": "t", **WRITE},
+        "transform": detect(max_delete_count=0, on_threshold_breach="error"),
+    }
+    project, file = make_project(tmp_path, [node]), tmp_path / "landing" / "rows.parquet"
+    write_parquet(file, frame(COLUMNS, ADA, BOB))
+    project.run(platform=pandas_platform, check=True)
+    write_parquet(file, frame(COLUMNS, (1, "Eve", day(5))))
+    planned = project.plan(platform=pandas_platform, out=tmp_path / "x.plan").nodes[0]
+    assert (planned.status, planned.verdict, planned.found_deletes) == ("failed", "refuse", 1)
+    assert (planned.sample_deletes, planned.reason) == ([{"id": 2}], "absent from the newest snapshot")
+    for run in (lambda **how: project.follow(tmp_path / "x.plan", **how), project.run):
+        with pytest.raises(DeleteThresholdExceeded, match="1 rows exceed 0"):
+            run(platform=pandas_platform, check=True)
+        assert len(read_table(tmp_path / "lake" / "t__events").rows) == 2
+        assert {r["name"] for r in read_table(tmp_path / "lake" / "t").rows} == {"Ada", "Bob"}
+
+
 def test_twice_missing(pandas_platform: Platform) -> None:
     with lab(pandas_platform, WRITE, transform=detect(confirm_runs=2)) as at:
         at.store.folder = at.folder / "notes"
@@ -155,6 +178,20 @@ def test_sequences_and_absence(pandas_platform: Platform) -> None:
             (1, "Ada", 1, False),
             (2, "Bob", 5, False),
         ]
+
+
+@pytest.mark.parametrize("how", ["announced", "found missing"])
+def test_where_rows_announce_deletes_an_older_row_revives_nothing(pandas_platform: Platform, how: str) -> None:
+    """The table does not tell a delete that was announced from one that was found; a row that is not older does."""
+    columns = [("id", "int"), ("name", "string"), ("n", "int"), ("op", "string")]
+    ada, bob = (1, "Ada", 1, "U"), (2, "Bob", 5, "U")
+    write = {"mode": "upsert", "keys": ["id"], "sequence_by": "n", "delete_when": "op = 'D'"}
+    with lab(pandas_platform, write, transform=detect()) as at:
+        at.run(frame(columns, ada, bob))
+        gone = [(2, None, 5, "D")] if how == "announced" else []
+        assert at.run(frame(columns, ada, *gone)).deleted == 1
+        assert at.run(frame(columns, ada, (2, "Old", 4, "U"))).status == "unchanged"
+        assert at.run(frame(columns, ada, (2, "New", 6, "U"))).reopened == 1
 
 
 class Live:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.cli.main import main
-from strandline.errors import StalePlan, UsageError
-from strandline.project import StrandlineProject
+from strandline.errors import DeleteThresholdExceeded, EmptySource, StalePlan, UsageError
+from strandline.project import Observer, StrandlineProject
+from strandline.result import NodeResult
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -66,6 +68,16 @@ class Shop:
 
     def counted(self) -> int:
         return int(read_table(self.folder / "lake" / "gold").rows[0]["n"])
+
+
+class Watching(Observer):
+    """Remembers which nodes it was told of."""
+
+    def __init__(self) -> None:
+        self.told: list[NodeResult] = []
+
+    def finished(self, result: NodeResult) -> None:
+        self.told.append(result)
 
 
 @pytest.fixture
@@ -153,6 +165,77 @@ def test_a_plan_shows_the_deletes_and_is_followed_exactly(shop: Shop) -> None:
     assert (empty.held, empty.deleted) == (10, 0)
 
 
+REFUSED: dict[str, tuple[dict[str, Any], str, int, float, type[DeleteThresholdExceeded], str]] = {
+    "too many": (
+        {"max_delete_percent": 10, "on_threshold_breach": "error"},
+        "DELETE FROM c WHERE id > 7",
+        2,
+        20.0,
+        DeleteThresholdExceeded,
+        "20.0% exceeds 10.0%",
+    ),
+    "no source": (
+        {"on_empty_source": "error"},
+        "DELETE FROM c",
+        10,
+        100.0,
+        EmptySource,
+        "the source came back empty, so 10 of 10 rows of lake.silver would be deleted",
+    ),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_plan_shows_the_deletes_that_a_run_would_refuse(tmp_path: Path, platform: Any, why: str) -> None:
+    limits, gone, found, percent, kind, message = REFUSED[why]
+    shop = Shop(tmp_path, platform, **limits)
+    shop.run()
+    shop.sql("UPDATE c SET name = 'new' WHERE id = 1", gone)
+    file = tmp_path / "refused.plan"
+    plan = shop.project.plan(platform=platform, out=file)
+    silver = shop.silver(plan)
+    assert (silver.status, silver.verdict, silver.found_deletes) == ("failed", "refuse", found)
+    assert (silver.delete_percent, silver.reason) == (percent, "absent from the newest snapshot")
+    assert silver.sample_deletes == [{"id": i} for i in range(10 - found, 10)][:5]
+    assert (silver.error["code"], silver.error["message"]) == (kind.code, message)
+    assert (silver.inserted, silver.updated, silver.deleted, silver.held) == (0, 0, 0, 0)
+    assert ([n.status for n in plan.nodes][1:], plan.exit_code) == (["failed", "skipped"], 1)
+
+    before = read_table(tmp_path / "lake" / "silver").rows
+    followed = shop.project.follow(file, platform=platform)  # it ends as the plan has said
+    assert [(n.name, n.status) for n in followed.nodes] == [(n.name, n.status) for n in plan.nodes]
+    assert shop.silver(followed).error == silver.error
+    with pytest.raises(kind) as ended:
+        shop.run()
+    assert (str(ended.value), ended.value.found, ended.value.percent) == (message, found, percent)
+    assert read_table(tmp_path / "lake" / "silver").rows == before
+    assert shop.project.holds() == {}
+    assert {r.status for r in shop.project.store.runs() if r.node == "silver"} == {"success", "failed"}
+
+
+def test_refused_deletes_are_told_in_words_and_in_data(tmp_path: Path, pandas_platform, capsys) -> None:
+    shop = Shop(tmp_path, pandas_platform, on_threshold_breach="error")
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+
+    def plan(*options: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", "--project-dir", str(tmp_path), "--engine", "pandas", *options])
+        assert ended.value.code == 1
+        return str(capsys.readouterr().out)
+
+    file = str(tmp_path / "kept.plan")
+    told = plan("--out", file)
+    assert "4 rows (40.0% of the living rows) would be deleted, which is refused: absent from the newest sn" in told
+    assert "for example id=6; id=7; id=8; id=9" in told
+    assert "1 node would fail, because the deletes are refused. 1 node would be skipped. Nothing was written." in told
+    assert f"Kept in {file}" in told
+    silver = json.loads(plan("--json"))["nodes"][1]
+    assert (silver["verdict"], silver["found_deletes"], silver["delete_percent"]) == ("refuse", 4, 40.0)
+    assert (silver["sample_deletes"][0], silver["error"]["code"]) == ({"id": 6}, "delete_threshold")
+
+
 def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(tmp_path: Path, pandas_platform) -> None:
     shop = Shop(tmp_path, pandas_platform)
     shop.run()
@@ -173,6 +256,11 @@ def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(tmp
     file.write_text("no plan")
     with pytest.raises(UsageError, match="is not a plan"):
         shop.project.follow(file, platform=pandas_platform)
+    for text in ("[]", "null", "1", "{"):
+        with zipfile.ZipFile(file, "w") as plan:
+            plan.writestr("plan.json", text)
+        with pytest.raises(UsageError, match="is not a plan"):
+            shop.project.follow(file, platform=pandas_platform)
 
 
 def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:
@@ -276,13 +364,33 @@ def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(tm
     held = shop.run().run_id
     second.pop("transform")
     shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
-    result = shop.project.approve(held, platform=pandas_platform)
+    watch = Watching()
+    result = shop.project.approve(held, platform=pandas_platform, observer=watch)
+    assert watch.told == result.nodes
     assert [(n.name, n.status, n.deleted) for n in result.nodes] == [("silver", "success", 4), ("second", "failed", 0)]
     assert (result.status, result.exit_code) == ("failed", 1)
     assert "no longer looks for deletes" in result.nodes[1].error["message"]
     assert list(shop.project.holds()) == ["second"]
     shop.project.reject(held)
     assert shop.project.holds() == {}
+
+
+def test_approving_says_why_it_ends_as_it_does(tmp_path: Path, pandas_platform, capsys) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    bronze, silver, _ = shop.nodes
+    second = silver | {"name": "second", "write": silver["write"] | {"table": "second"}}
+    shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    held = shop.run().run_id
+    ignoring = second | {"write": second["write"] | {"delete_strategy": "ignore"}}
+    make_project(tmp_path, [bronze, silver, ignoring], connections={"erp": shop.erp})
+    with pytest.raises(SystemExit) as ended:
+        main(["approve", held, "--project-dir", str(tmp_path), "--engine", "pandas"])
+    told = capsys.readouterr().out
+    assert (ended.value.code, "4 deletes applied" in told) == (1, True)
+    assert f"the deletes held by run {held} cannot be approved: node `second` no longer looks for deletes" in told
+    assert f"strandline reject {held}" in told
 
 
 def test_holds_of_a_node_that_is_gone_say_so(tmp_path: Path, pandas_platform) -> None:
@@ -292,7 +400,7 @@ def test_holds_of_a_node_that_is_gone_say_so(tmp_path: Path, pandas_platform) ->
     held = shop.run().run_id
     shop.project = make_project(tmp_path, shop.nodes[:1], connections={"erp": shop.erp})
     for decide in (shop.project.approve, shop.project.reject):
-        with pytest.raises(UsageError, match="holds deletes of `silver`, which this project no longer has"):
+        with pytest.raises(UsageError, match="which no node of this project writes now"):
             decide(held)
 
 

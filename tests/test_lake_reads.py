@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import string
 from datetime import date
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from strandline.engine.local.failures import translated
+from strandline.errors import ConfigError, TableError
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -44,6 +47,44 @@ def test_a_folder_with_an_awkward_name(tmp_path, pandas_platform):
     place.mkdir()
     write_deltalake(place / "lake" / "from", pa.table({"id": [1, 2], "p": AWKWARD[:2]}), partition_by=["p"])
     assert sorted(r["p"] for r in copied(place, pandas_platform).rows) == AWKWARD[:2]
+
+
+def named(tmp_path, where, name):
+    """A project with a lake, or a table, of this name."""
+    lake, table = (f"lakes/{name}/lake", "t") if where == "lake" else ("lakes", name)
+    node = {
+        "name": "n",
+        "read": {"connection": "files", "path": "a.csv", "schema": {"id": "bigint"}},
+        "write": {"connection": "at", "table": table, "mode": "upsert", "keys": ["id"]},
+    }
+    return make_project(tmp_path, [node], connections={"at": {"type": "lake", "path": lake}}), tmp_path / lake / table
+
+
+def allowed(tmp_path, where, char):
+    try:
+        named(tmp_path, where, f"a{char}b")
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("where", "refused"), [("lake", "\\#?[]^|"), ("table", "\\#?[]^|*{}:")])
+def test_under_every_name_that_is_allowed_a_table_is_where_it_should_be(tmp_path, pandas_platform, where, refused):
+    fine = [c for c in string.punctuation + " ü日😀\u00a0\u2028" if c != "/" and allowed(tmp_path, where, c)]
+    assert set(string.punctuation) - set(fine) == {"/", *refused}
+    assert not any(allowed(tmp_path, where, c) for c in "\t\n\x1f\x7f")
+    project, place = named(tmp_path, where, f"a{''.join(fine)}b")
+    for text in ("id,v\n1,a\n2,b\n", "id,v\n2,c\n3,d\n"):
+        (tmp_path / "landing" / "a.csv").write_text(text)
+        project.run(platform=pandas_platform, check=True)
+    assert sorted((r["id"], r["v"]) for r in read_table(place).rows) == [(1, "a"), (2, "c"), (3, "d")]
+    assert [p.name for p in (tmp_path / "lakes").iterdir() if p.name != "_strandline"] == [f"a{''.join(fine)}b"]
+
+
+def test_a_panic_of_the_table_library_names_the_table(tmp_path):
+    told = r"^lake\.t: the library that reads and writes tables broke off: "
+    with pytest.raises(TableError, match=told), translated("lake.t"):
+        write_deltalake(tmp_path / "a^b", pa.table({"id": [1]}))  # no project may have such a name
 
 
 def test_a_text_filter_after_a_merge(tmp_path, platform):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crashing import agrees
+from tests.crashing import Runs, agrees
 
 from strandline import faults
 from strandline.engine.staging import owner, staging, sweep
 from strandline.errors import CommitConflict, ReadError, SourceDown, StalePlan, StrandlineError, UsageError
 from strandline.project import StrandlineProject
 from strandline.recording import Recorder
-from strandline.retry import Checkpoint, Retry, newest
+from strandline.retry import Checkpoint, Retry, folder_of, kept
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -172,16 +175,80 @@ def test_what_the_dead_have_staged_is_swept_at_once(tmp_path: Path, monkeypatch:
     assert not mine.exists()
 
 
-def test_a_killed_run_leaves_a_folder_that_the_next_one_sweeps(loaded: StrandlineProject, tmp_path: Path) -> None:
-    from tests.crashing import Runs
+@pytest.mark.parametrize("moment", ["before it is opened", "before it is read"])
+def test_a_process_that_ends_while_it_is_looked_at_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    code = "from strandline.engine.staging import owner; print(owner(), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        left = tmp_path / f"x-1.of.{other.stdout.readline().strip()}"
+        left.mkdir()
+        assert sweep(tmp_path) == []
+        opened = io.open
 
-    before = set(Path(tempfile.gettempdir()).glob("strandline-work-*"))
+        def ends(file: Any, *args: Any, **how: Any) -> Any:
+            mine = str(file) == f"/proc/{other.pid}/stat"
+            if mine and moment == "before it is opened":
+                other.kill()
+                other.wait()
+            found = opened(file, *args, **how)
+            if mine and moment == "before it is read":
+                other.kill()
+                other.wait()
+            return found
+
+        monkeypatch.setattr(io, "open", ends)
+        assert sweep(tmp_path) == [left.name]
+    assert not left.exists()
+
+
+def test_what_cannot_be_looked_at_is_left_and_fails_nobody(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "a file").touch()
+    (tmp_path / "strange.of.").mkdir()
+    (tmp_path / f"digits.of.{owner().rpartition('~')[0]}~²+1").mkdir()
+    assert sweep(tmp_path) == []
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary ones, where nobody else works."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # asked for anew
+    return folder
+
+
+@pytest.mark.parametrize("do", ["run", "plan", "follow"])
+def test_what_a_killed_command_leaves_the_next_run_sweeps(
+    loaded: StrandlineProject, tmp_path: Path, temporary: Path, pandas_platform: Any, do: str
+) -> None:
+    plan = tmp_path / "x.plan"
+    if do == "follow":
+        loaded.plan(platform=pandas_platform, out=plan)
+    how = {"run": {}, "plan": {"out": str(plan)}, "follow": {"path": str(plan)}}[do]
     with Runs() as runs:
-        assert runs.run(tmp_path, 2, "judged:kill").killed
-        left = set(Path(tempfile.gettempdir()).glob("strandline-work-*")) - before
-        assert left
+        assert runs.run(tmp_path, 2, {"plan": "read.after:kill"}.get(do, "commit.before:kill"), do=do, **how).killed
+        assert len(list(temporary.iterdir())) == (1 if do == "run" else 2)  # the node's, and the rows of the plan
         runs.run(tmp_path, 2)
-    assert not any(folder.exists() for folder in left)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_plan_leaves_nothing_behind_unless_that_is_asked_for(
+    loaded: StrandlineProject, tmp_path: Path, temporary: Path, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "x.plan"
+    loaded.plan(platform=pandas_platform, out=plan)
+    with faults.armed("judged@a:raise"):  # one that cannot be made is not kept, nor are its rows
+        loaded.plan(platform=pandas_platform, out=tmp_path / "y.plan")
+    assert list(temporary.iterdir()) == []
+    monkeypatch.setenv("STRANDLINE_ENABLE_STAGING_CLEANUP", "0")
+    loaded.follow(plan, platform=pandas_platform, check=True)
+    assert len(list(temporary.glob("*/plan.json"))) == 1
 
 
 # --- trying again ------------------------------------------------------------------------------------------
@@ -237,23 +304,132 @@ def test_retry_does_what_failed_and_what_waits_for_it(
 def test_the_newest_checkpoint_is_the_last_begun_whatever_the_clock_said(tmp_path: Path) -> None:
     for run_id in ("20250102T000000-ffff", "20250102T000000-0000", "20250101T000000-8888"):
         Checkpoint(tmp_path, run_id, ["a"]).begin()
-        found = newest(tmp_path)
-        assert found is not None
-        assert found.run_id == run_id
+        assert kept(tmp_path).runs[0].run_id == run_id
     for n in range(30):
         Checkpoint(tmp_path, f"20250101T000000-{n}", ["a"]).begin()
     assert len(list(tmp_path.iterdir())) == 20
-    found = newest(tmp_path)
-    assert found is not None
-    assert found.run_id == "20250101T000000-29"
+    assert [c.run_id for c in kept(tmp_path).runs] == [f"20250101T000000-{n}" for n in range(29, 9, -1)]
+
+
+def retried(loaded: StrandlineProject, platform: Any) -> list[tuple[str, str]]:
+    """What a retry does; and then nothing is left."""
+    again = loaded.retry(platform=platform)
+    assert loaded.retry(platform=platform) is None
+    return [(n.name, n.status) for n in again.nodes] if again else []
+
+
+@pytest.mark.parametrize("checkpoints", ["1", "0"])
+def test_a_later_run_of_something_else_does_not_hide_what_failed(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, checkpoints: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
+    dies(loaded, pandas_platform, "judged@a")
+    loaded.run("c", platform=pandas_platform, check=True)
+    loaded.run("b", platform=pandas_platform, check=True)  # on what there was of `a`: it waits for it all the same
+    assert retried(loaded, pandas_platform) == [("a", "success"), ("b", "success")]
+    assert content(tmp_path, "b") == [(1, "A"), (2, "b"), (3, "c")]
+
+
+def test_what_was_skipped_is_left_until_somebody_does_it(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any
+) -> None:
+    dies(loaded, pandas_platform, "judged@a")
+    loaded.run("a", platform=pandas_platform, check=True)
+    assert loaded.unfinished().nodes == ["b"]
+    loaded.run("c", platform=pandas_platform, check=True)
+    assert retried(loaded, pandas_platform) == [("b", "success")]
+    assert content(tmp_path, "b") == [(1, "A"), (2, "b"), (3, "c")]
+
+
+@pytest.mark.parametrize("undone", [False, True])
+def test_a_good_end_settles_what_was_left_unless_it_is_undone(
+    loaded: StrandlineProject, pandas_platform: Any, undone: bool
+) -> None:
+    dies(loaded, pandas_platform, "judged@c", select="c")
+    run_id = loaded.run("c", platform=pandas_platform, check=True).run_id
+    if undone:
+        loaded.undo(run_id, platform=pandas_platform)
+    assert loaded.unfinished().nodes == (["c"] if undone else [])
+
+
+def test_a_good_end_that_had_nothing_to_read_settles_it_too(tmp_path: Path, pandas_platform: Any) -> None:
+    read = {**READ, "incremental": {"mode": "stateful", "column": "id"}}
+    loaded = make_project(tmp_path, [{"name": "a", "read": read, "write": {**LAKE, "table": "a", "mode": "append"}}])
+    land(tmp_path, (1, "a"))
+    loaded.run(platform=pandas_platform, check=True)
+    land(tmp_path)
+    dies(loaded, pandas_platform, "read.after@a")
+    assert loaded.unfinished().nodes == ["a"]
+    quiet = loaded.run(platform=pandas_platform, check=True).nodes[0]
+    assert (quiet.status, quiet.rows_read) == ("unchanged", 0)
+    assert loaded.unfinished().nodes == []
+
+
+def test_an_approval_is_tried_again_as_one_beside_what_else_is_left(tmp_path: Path, pandas_platform: Any) -> None:
+    look = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 0, "on_threshold_breach": "hold"}
+    write, steps = {**LAKE, "mode": "upsert", "keys": ["id"]}, [{"operation": "detect_deletes", "params": look}]
+    nodes = [
+        {"name": n, "read": READ, "transform": {"steps": steps}, "write": {**write, "table": n}} for n in ("a", "b")
+    ]
+    loaded = make_project(tmp_path, nodes)
+    land(tmp_path, (1, "a"), (2, "b"))
+    loaded.run(platform=pandas_platform, check=True)
+    land(tmp_path, (1, "a"))
+    held = loaded.run("a", platform=pandas_platform).run_id
+    with faults.armed("judged@a:raise"):
+        loaded.approve(held, platform=pandas_platform)
+    dies(loaded, pandas_platform, "judged@b", select="b")  # it was to hold, and nobody has approved that
+    assert loaded.unfinished().approved == {"a": held}
+    again = loaded.retry(platform=pandas_platform)
+    assert again is not None
+    assert [(n.name, n.deleted, n.held) for n in again.nodes] == [("a", 1, 0), ("b", 0, 1)]
+    assert loaded.retry(platform=pandas_platform) is None
+
+
+def test_what_failed_before_the_oldest_checkpoint_is_told_by_the_records(
+    loaded: StrandlineProject, pandas_platform: Any
+) -> None:
+    dies(loaded, pandas_platform, "judged@a")
+    for n in range(20):
+        with Checkpoint(loaded._checkpoints, f"later-{n}", ["c"], ended={"c": "success"}).at_work():
+            pass
+    assert retried(loaded, pandas_platform) == [("a", "success"), ("b", "success")]
+
+
+def test_projects_that_share_their_records_have_checkpoints_of_their_own(tmp_path: Path, pandas_platform: Any) -> None:
+    write = {**LAKE, "mode": "upsert", "keys": ["id"]}
+    shared = {"connections": {"lake": {"type": "lake", "path": str(tmp_path / "lake")}}}
+    ours, theirs = (
+        make_project(
+            tmp_path / name, [{"name": name, "read": READ, "write": {**write, "table": name}}], project=name, **shared
+        )
+        for name in ("ours", "theirs")
+    )
+    assert ours.store.folder == theirs.store.folder
+    for name in ("ours", "theirs"):
+        land(tmp_path / name, (1, "a"))
+    dies(ours, pandas_platform, "judged")
+    theirs.run(platform=pandas_platform, check=True)
+    with Checkpoint(theirs._checkpoints, "alive", ["theirs"], owner=owner()).at_work():
+        assert retried(ours, pandas_platform) == [("ours", "success")]  # who else is at work does not matter
+    shutil.rmtree(ours.store.folder / "_checkpoints")
+    dies(ours, pandas_platform, "judged")
+    theirs.run(platform=pandas_platform, check=True)
+    assert ours.unfinished().nodes == ["ours"]
+
+
+def test_names_of_projects_do_not_meet_in_a_folder(tmp_path: Path) -> None:
+    names = ["shop", "Shop", "shop-", "x" * 300, "x" * 301]
+    folders = [folder_of(tmp_path, name) for name in names]
+    assert len({str(f).casefold() for f in folders}) == len(names)
+    for folder in folders:
+        folder.mkdir(parents=True)
 
 
 @pytest.mark.parametrize("checkpoints", ["1", "0"])
 def test_retry_after_a_kill(
     loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, checkpoints: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.crashing import Runs
-
     if checkpoints == "0":
         shutil.rmtree(loaded.store.folder / "_checkpoints")
     monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
@@ -321,6 +497,14 @@ def test_a_run_that_is_still_at_work_is_not_retried(loaded: StrandlineProject) -
     assert loaded.unfinished().nodes == ["a"]
 
 
+def test_an_older_run_that_is_still_at_work_stops_a_retry_too(loaded: StrandlineProject, pandas_platform: Any) -> None:
+    checkpoint = Checkpoint(loaded._checkpoints, "alive", ["a"], owner=owner())
+    with checkpoint.at_work():
+        dies(loaded, pandas_platform, "judged@c", select="c")
+        with pytest.raises(UsageError, match="run alive is still at work"):
+            loaded.unfinished()
+
+
 @pytest.mark.parametrize("text", ["", '{"run_id": "x"', "[]", '{"unknown": 1}'])
 def test_a_checkpoint_that_cannot_be_read(loaded: StrandlineProject, pandas_platform: Any, text: str) -> None:
     dies(loaded, pandas_platform, "judged@a")
@@ -369,8 +553,11 @@ def test_retry_tells_of_a_plan_that_failed(loaded: StrandlineProject, tmp_path: 
     with pytest.raises(UsageError, match=f"run {run_id} applied a plan, and left: a, b") as told:
         loaded.retry(platform=pandas_platform)
     assert 'strandline run --select "a, b"' in str(told.value)
-    loaded.run(["a", "b"], platform=pandas_platform, check=True)
-    assert loaded.retry(platform=pandas_platform) is None
+    loaded.run("c", platform=pandas_platform, check=True)  # what is left is still the plan's
+    with pytest.raises(UsageError, match=f"run {run_id} applied a plan, and left: a, b"):
+        loaded.retry(platform=pandas_platform)
+    dies(loaded, pandas_platform, "commit.before@a", select=["a", "b"])  # somebody has decided to do without it
+    assert retried(loaded, pandas_platform) == [("a", "success"), ("b", "success")]
 
 
 # --- plans over what a dead run left -----------------------------------------------------------------------

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from strandline import slices
 from strandline.errors import ConfigError, UsageError
@@ -282,3 +284,27 @@ def test_a_fault_of_our_own_is_one_line_and_stops_only_its_descendants(
     assert by_name["revenue"].status == "skipped"
     assert by_name["silver_customers"].status == "success"
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_panic_of_the_table_library_fails_its_node_and_is_recorded(
+    tmp_path, pandas_platform, shop, monkeypatch, verb
+):
+    original = slices.read
+
+    def broken(job, engine):
+        if job.node.name == "bronze_orders":
+            write_deltalake(
+                tmp_path / "a^b", pa.table({"id": [1]})
+            )  # no project may have such a name: deltalake panics
+        return original(job, engine)
+
+    monkeypatch.setattr(slices, "read", broken)
+    result = getattr(project(tmp_path), verb)(platform=pandas_platform)
+    by_name = {n.name: n for n in result.nodes}
+    assert by_name["bronze_orders"].error["code"] == "table"
+    assert "broke off: Invalid object store url" in by_name["bronze_orders"].error["message"]
+    assert by_name["revenue"].status == "skipped"
+    assert by_name["silver_customers"].status == "success"
+    recorded = {r.node: r.status for r in project(tmp_path).store.runs()}
+    assert recorded.get("bronze_orders") == ("failed" if verb == "run" else None)

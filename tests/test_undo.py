@@ -404,6 +404,31 @@ def test_a_run_that_only_held_is_not_undone_under_a_later_one(shop: Shop, decide
     assert shop.project.holds() == {}
 
 
+def test_a_run_that_held_deletes_of_a_table_that_is_gone_is_rejected_and_not_undone(shop: Shop) -> None:
+    run = held(shop)
+    shutil.rmtree(shop.folder / "lake" / "silver")
+    before = shop.project.store.runs()
+    for dry_run in (True, False):
+        with pytest.raises(UndoRefused, match=r"lake\.silver: the table is gone") as refused:
+            shop.undo(run, dry_run=dry_run)
+        assert refused.value.obstacles == ["lake.silver: the table is gone"]
+    assert shop.project.store.runs() == before
+    shop.project.reject(run)  # a decision needs no table
+    assert shop.project.holds() == {}
+    assert sum(n.held for n in shop.run(select="silver").nodes) == 0
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_table_that_is_gone_is_named_once(shop: Shop, quiet: bool) -> None:
+    run = shop.run(select=["bronze", "silver"]).run_id
+    if quiet:  # Bronze gets the same rows again, and nothing happens to Silver
+        run = shop.run(select=["bronze", "silver"]).run_id
+    shutil.rmtree(shop.folder / "lake" / "silver")
+    with pytest.raises(UndoRefused) as refused:
+        shop.undo(run)
+    assert refused.value.obstacles == ["lake.silver: the table is gone"]
+
+
 def test_a_rejection_is_not_undone_under_a_later_run(shop: Shop) -> None:
     rejected = shop.project.reject(held(shop)).run_id
     shop.sql("INSERT INTO c VALUES (20, 'new', 2)")
@@ -451,6 +476,26 @@ def test_a_rejection_keeps_to_what_is_still_held(shop: Shop) -> None:
         result = shop.project.reject(run)
     assert result.nodes[0].warnings == ["3 held deletes are rejected"]
     assert shop.project.holds() == {}
+
+
+@pytest.mark.parametrize("point", ["commit.after", "log.after"])
+def test_a_run_that_only_finished_a_record_names_the_run_to_undo(shop: Shop, point: str) -> None:
+    shop.run(select="log")
+    before = shop.rows()
+    shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
+    with faults.armed(f"{point}@log:raise"):
+        dead = shop.project.run("log", platform=shop.platform).run_id
+    finished = shop.run(select="log")
+    assert [(n.name, n.inserted) for n in finished.nodes] == [("log", 1)]
+    remark = next(r for r in shop.project.store.runs() if r.run_id == finished.run_id)
+    assert (remark.status, remark.inserted, remark.version) == ("recovered", 0, None)  # the rows are the dead run's
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match=f"has only finished the record of run {dead}") as told:
+            shop.undo(finished.run_id, dry_run=dry_run)
+        assert f"strandline undo {dead}" in str(told.value)
+    shop.undo(dead)
+    assert shop.rows() == before
+    agrees(shop.folder, ("log",))
 
 
 def test_a_dry_run_finds_a_run_that_landed_and_died(shop: Shop) -> None:

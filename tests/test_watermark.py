@@ -247,7 +247,7 @@ AT, DAY, ID = Mark(NOW, "timestamp"), Mark(date(2024, 6, 15), "date"), Mark(100,
         ("price", Mark(Decimal("1.10"), "decimal(10,2)"), "'${last_value}' * 1.5", Decimal("1.65")),
         ("price", ID, "'${last_value}' / 3", Decimal("33.33")),
         ("code", Mark("2024-06-15", "string"), "date_sub('${last_value}', 7)", "2024-06-08"),
-        ("code", Mark("0099", "string"), "CAST('${last_value}' AS INT) - 9", "90"),
+        ("code", Mark("1099", "string"), "CAST('${last_value}' AS INT) - 9", "1090"),
         ("local", Mark(datetime(2024, 1, 2, 3), "timestamp_ntz"), "date_sub('${last_value}', 1)", datetime(2024, 1, 1)),
         ("at", None, "'${last_value}'", None),
         ("day", None, "date_sub('${last_value}', 7)", None),
@@ -321,11 +321,47 @@ def test_an_expression_that_fails_at_run_time_names_its_column():
         ("'${last_value}' * 2", True),
         ("'${last_value}' - 1", False),
         ("CAST('${last_value}' AS DATE)", False),
+        ("CAST('${last_value}' AS TIMESTAMP)", False),
+        ("CAST('${last_value}' AS STRING)", False),
+        ("CAST('${last_value}' AS BIGINT)", False),
+        ("CAST('${last_value}' AS BIGINT) - 100", False),
+        ("CAST('${last_value}' AS INT) - 5", False),
+        ("CAST('${last_value}' AS DECIMAL(10,2)) - 5.5", False),
+        ("CAST(CAST('${last_value}' AS BIGINT) - 100 AS DECIMAL(20,0))", False),
+        ("date_sub(CAST('${last_value}' AS DATE), 7)", False),
+        ("CAST('${last_value}' AS BIGINT) + 1", True),
+        ("CAST('${last_value}' AS DECIMAL(10,2)) + 0.01", True),
+        ("CAST('${last_value}' AS INT) * 2 - 1", True),
+        ("CAST('${last_value}' AS INT) / 2", True),  # of what is below zero
+        ("date_add(CAST('${last_value}' AS DATE), 1)", True),
+        ("date_add(CAST('${last_value}' AS TIMESTAMP), 1)", True),
         ("DATE '2024-01-01'", False),
     ],
 )
 def test_a_bound_above_the_last_value_is_known(expression, expected):
     assert raises_bound(expression) is expected
+
+
+@pytest.mark.parametrize(
+    ("column", "last", "expression", "gives"),
+    [
+        ("code", "1000", "CAST('${last_value}' AS BIGINT) - 100", "'900'"),
+        ("price", Decimal("-1000.50"), "CAST('${last_value}' AS INT)", "'-1000.00'"),
+        ("price", Decimal("1000.50"), "CAST('${last_value}' AS DECIMAL(10,0))", "'1001.00'"),
+    ],
+)
+def test_a_bound_that_rises_in_its_column_is_an_error(column, last, expression, gives):
+    config = read(watermark=[{"column_name": column, "expression": expression}])
+    marks = {column: Mark(last, SCHEMA.get(column).type)}
+    with pytest.raises(ReadError, match=rf"column `{column}`.* gives {gives}, which is above the last value"):
+        low(config, marks)
+
+
+def test_a_bound_that_is_meant_to_rise_is_none():
+    config = read(watermark=[{"column_name": "Id", "expression": "'${last_value}' + 1"}])
+    assert low(config, {"Id": Mark(7, "bigint")}) == 8
+    config = read(watermark=[{"column_name": "code", "expression": "CAST('${last_value}' AS BIGINT) - 7"}])
+    assert low(config, {"code": Mark("20240615", "string")}) == "20240608"
 
 
 # --- predicates --------------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ def _keeping(job: Job, rows: Relation, roles: Mapping[str, str]) -> Keeping:
     write = job.node.write
     end = instant(write.open_end) if write.open_end is not None else None
     return Keeping(
-        tuple(spelled(rows, write.keys)), roles, job.at, is_hard(job), tuple(spelled(rows, write.track or ())), end
+        tuple(spelled(rows, job.keys)), roles, job.at, is_hard(job), tuple(spelled(rows, write.track or ())), end
     )
 
 
@@ -269,7 +269,8 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     if write.mode == "overwrite":
         return {}
     if write.mode == "append":
-        return {"batch_id": "_batch_id"} if feeds_snapshots(job.project, job.node) else {}
+        known = state is not None and "batch_id" in state.roles  # somebody compares them, perhaps in another project
+        return {"batch_id": "_batch_id"} if known or feeds_snapshots(job.project, job.node) else {}
     names = write.system_columns.names()
     if config and config.soft_delete_col and "soft_delete_col" in config.model_fields_set:
         names["deleted"] = config.soft_delete_col
@@ -382,7 +383,10 @@ def _evaluate_keyed(job: Job, engine: Engine, slice_: Slice, rows: Relation, mad
     counts = decisions.counts_of(staged.measures, q.keeping, applied=applied)
     if verdict and verdict.kind == "hold":
         counts = replace(counts, held=counts.held + verdict.found)
-    additions = engine.query(decisions.additions(staged.relation, q, applied=applied))
+    written = decisions.additions(staged.relation, q, applied=applied)
+    if verdict and verdict.kind == "refuse":
+        counts, written = Counts(), written.where(exp.false())
+    additions = engine.query(written)
     if q.keeping.hard and q.keeping.history and counts.deleted:
         whole = rows_of(additions).where(exp.NEQ(this=col(ACTION), expression=lit("delete")))
         gone = decisions.all_versions(additions, q)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from strandline.config.load import Project
 from strandline.config.resolve import redact, secret_values
-from strandline.errors import StrandlineError, internal
+from strandline.errors import StrandlineError, internal, panics_told
 from strandline.journal import log
 from strandline.result import NodeResult
 
@@ -17,7 +17,8 @@ def boundary(project: Project, name: str, errors: list[StrandlineError]) -> Iter
     """Collects the result of a node; when something goes wrong inside, that is it, and the error is kept."""
     results: list[NodeResult] = []
     try:
-        yield results
+        with panics_told():
+            yield results
     except Exception as e:  # noqa: BLE001 – even a fault of ours; its trace goes to the log
         log.error("%s failed", name, exc_info=e)
         errors.append(e if isinstance(e, StrandlineError) else internal(e))

@@ -19,6 +19,7 @@ from strandline.engine.base import Engine
 from strandline.job import Job
 from strandline.slices import lake_of
 from strandline.sql.expr import any_of, col, is_null, named, negate, one_of, select, table
+from strandline.sql.values import spelled_bytes
 from strandline.strategy.changes import ACTION
 from strandline.strategy.question import GONE, NOTE, STREAK, key_hash_of
 from strandline.types import Token
@@ -44,7 +45,7 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
     rows, names, why = [], [c.name for c in keys], evidence(job, outcome)
     label, mode, at = job.target.label, mode_of(job, outcome), job.at
     for *values, hashed, gone, action, note, streak in found:
-        key = json.dumps(dict(zip(names, values, strict=True)), default=str, ensure_ascii=False)
+        key = json.dumps(dict(zip(names, values, strict=True)), default=_spelled, ensure_ascii=False)
         absent = ANNOUNCED if gone and outcome.slice.followed is None else why
         for verb, reason, times in _entries(job, outcome, absent, action, note, streak):
             rows.append(
@@ -66,6 +67,10 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
     return rows
 
 
+def _spelled(value: Any) -> str:
+    return spelled_bytes(bytes(value)) if isinstance(value, bytes | bytearray) else str(value)
+
+
 def _unhashable(type_: str) -> bool:
     from strandline.sql.hash import hashable
     from strandline.types import Column
@@ -74,6 +79,8 @@ def _unhashable(type_: str) -> bool:
 
 
 def _anything(job: Job, outcome: Outcome) -> bool:
+    if outcome.verdict and outcome.verdict.kind == "refuse":
+        return False
     m = outcome.measured
     noted = any(m.get(n) for n in ("deleted", "reopened", "seen", "missing", "approved"))
     return bool(noted or (job.node.change_log == "all" and outcome.changes.counts and outcome.changes.counts.any))

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
-from strandline.control.ledger import RECORDED, Notebook
+from strandline.control.ledger import PROJECTS, RECORDED, Notebook
 from strandline.control.watermark import decided_by
 from strandline.engine.base import Engine, LakeSource
 from strandline.engine.sources import key_runs
@@ -38,11 +38,11 @@ from strandline.sql.expr import (
 )
 from strandline.sql.hash import hashable
 from strandline.sql.incremental import NotIncremental
-from strandline.sql.portable import family, parse, refuse_untested
-from strandline.sql.typing import spark_expression
+from strandline.sql.portable import family
 from strandline.strategy.absence import Absence, Evidence, partition_scope, window_scope
 from strandline.strategy.announced import held_keys, together
 from strandline.strategy.changes import living
+from strandline.target_filter import target_filter
 from strandline.transform.lineage import rewritten, through_steps
 from strandline.transform.registry import Detection
 from strandline.types import Changes, LiveKeys, Relation, Snapshot, TableState, Window
@@ -149,7 +149,7 @@ def _position(job: Job) -> int:
 
 
 def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
-    among = _target_filter(look)
+    among = target_filter(look.job, look.engine, look.state)
     parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
     noted = past.memory.get("notes") and past.notebook is not None
@@ -158,29 +158,11 @@ def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: 
         seen=None if evidence.rows.name == look.rows.name else evidence.rows,
         scope=all_of(parts) if parts else None,
         among=among,
-        notes=notes(look.engine, past.notebook, look.job.node.name) if noted and past.notebook else None,
+        notes=notes(look.engine, past.notebook, look.job) if noted and past.notebook else None,
         confirm=look.config.confirm_runs,
         fresh=fresh,
         approved=past.approved,
     )
-
-
-def _target_filter(look: _Look) -> exp.Expr | None:
-    """The user's condition over the table's own columns."""
-    if look.config.target_filter is None or look.state is None:
-        return None
-    schema, where = look.state.schema, f"{look.job.node.name}: target_filter"
-    tree = parse(look.config.target_filter, where)
-    for node in list(tree.find_all(exp.Column)):
-        found = schema.get(node.name)
-        if found is None:
-            raise UnknownColumn(node.name, schema.names, where=where)
-        node.set("table", None)
-        node.set("this", exp.to_identifier(found.name, quoted=True))
-    if look.engine.dialect == "spark":
-        return tree
-    refuse_untested(tree, where)
-    return spark_expression(tree, {"": schema}, where)
 
 
 # --- by snapshot -------------------------------------------------------------------------------------------
@@ -258,7 +240,7 @@ def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, Empty]:
 def _fed(look: _Look, gone: Relation | None) -> Finding:
     """What a feed says is gone, and what is still held; or, where everything was computed again, what is not in it."""
     how = look.slice_.followed.how if look.slice_.followed else "first"
-    keys = [c for k in look.job.node.write.keys if (c := look.rows.schema.get(k))]
+    keys = [c for k in look.job.keys if (c := look.rows.schema.get(k))]
     if not all(hashable(c) for c in keys):  # a hold that cannot be noted would be a delete that is lost
         strict = {"on_threshold_breach": "error"} if look.config.on_threshold_breach == "hold" else {}
         strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
@@ -281,7 +263,7 @@ def _fed(look: _Look, gone: Relation | None) -> Finding:
 
 
 def _in_question(look: _Look, target: Relation) -> exp.Select:
-    parts = [living(look.state.roles) if look.state else exp.true(), _target_filter(look)]
+    parts = [living(look.state.roles) if look.state else exp.true(), target_filter(look.job, look.engine, look.state)]
     return rows_of(target).where(all_of(p for p in parts if p is not None))
 
 
@@ -326,7 +308,7 @@ def _looked_again(look: _Look) -> Relation:
 def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr | None:
     """Which stored rows the window speaks of; None when it says nothing."""
     node, slice_ = look.job.node.name, look.slice_
-    if any(low is None for low, _ in slice_.window.values()) or not slice_.window:
+    if not _read_before(look):
         look.warn(FIRST_RUN)
         return None
     if look.state is None:
@@ -341,7 +323,10 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
             look.warn(too_wide)
             return None
     told = {name: bound for name, bound in bounds.items() if _comparable(look, name, look.state)}
-    if told and not decided_by(look.job.inputs[0].read, list(told)):
+    if not told:
+        log.info("%s: no watermark column is left to tell the window by; no deletes are inferred", node)
+        return None
+    if not decided_by(look.job.inputs[0].read, list(told)):
         look.warn("what is left of the window is wider than what was read; no deletes are inferred")
         return None
     log.info(
@@ -351,7 +336,16 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
     )
     log.warning("%s: Note: %s", node, NULL_MARKS)
     scope = window_scope(told, look.state.schema)
-    return scope if scope is None else all_of([scope, *_partitions(look)])
+    assert scope is not None, "the table has these columns"
+    return all_of([scope, *_partitions(look)])
+
+
+def _read_before(look: _Look) -> bool:
+    """Did an earlier run leave a mark in every column? A bound that the configuration gives is none: nobody knows then
+    whether what the table holds came from this source at all.
+    """
+    known, window = {name.casefold() for name in look.job.past.marks()}, look.slice_.window
+    return bool(window) and all(low is not None and name.casefold() in known for name, (low, _) in window.items())
 
 
 def _comparable(look: _Look, name: str, state: TableState) -> bool:
@@ -405,15 +399,17 @@ def _partitions(look: _Look) -> list[exp.Expr]:
 # --- what was noted before ---------------------------------------------------------------------------------
 
 
-def notes(engine: Engine, notebook: Notebook, node: str) -> Relation:
-    """The open notes of a node, one row per key: held, rejected, or missing so many times running."""
+def notes(engine: Engine, notebook: Notebook, job: Job) -> Relation:
+    """The open notes of a table, one row per key: held, rejected, or missing so many times running."""
     changes, runs = (engine.scan(LakeSource(t, v)).relation for t, v in (notebook.changes, notebook.runs))
     counted = select(lit(1)).from_(table(runs.name, "r"))
     same = (eq(col(n, "r"), col(n, "c")) for n in ("run_id", "node", "batch"))
     counted = counted.where(all_of([*same, one_of(col("status", "r"), RECORDED)]))
     names = ("key_hash", "verb", "streak", "run_id")
     newest = over(exp.RowNumber(), ["key_hash"], [ordered(col("batch"), desc=True)])
-    mine = all_of([eq(col("node", "c"), lit(node)), one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
+    projects = (job.project.config.project, *job.past.memory.get(PROJECTS, ()))
+    here = [eq(col("target_table", "c"), lit(job.target.label)), one_of(col("project", "c"), projects)]
+    mine = all_of([*here, one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
     if "takes_back" in runs.schema:  # a run that was undone has noted nothing
         back = select(lit(1)).from_(table(runs.name, "u"))
         which = (eq(col("takes_back", "u"), col("run_id", "c")), eq(col("node", "u"), col("node", "c")))

@@ -29,7 +29,8 @@ so that `--json` and tests never parse a sentence.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -287,6 +288,24 @@ def internal(error: Exception) -> NodeError:
     wrapped = NodeError(f"internal error: {type(error).__name__}: {first}", hint="--debug shows where")
     wrapped.__cause__ = error
     return wrapped
+
+
+@contextmanager
+def panics_told(where: str = "") -> Iterator[None]:
+    """A panic of a library written in Rust becomes an error of ours: it is no Exception, so no fence would stop it.
+
+    Its class cannot be imported, and each library has one of its own.
+    """
+    try:
+        yield
+    except BaseException as e:
+        if (type(e).__module__, type(e).__name__) != ("pyo3_runtime", "PanicException"):
+            raise
+        first = (str(e).strip() or "no message").splitlines()[0]
+        raise TableError(
+            f"{where}{': ' if where else ''}the library that reads and writes tables broke off: {first}",
+            hint="the next run finds out what was written; --debug shows where it broke off",
+        ) from e
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:

@@ -70,8 +70,9 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, str]) -> Story:
         raise ReadError(f"there is no table {job.target.label} yet", hint=f"run node `{job.node.name}` first")
     state = describe(job.target)
     schema, roles = (state.schema, state.roles) if state else (Schema(()), {})
-    value, undone = _typed(given, schema), _undone(store, job.node.name, past)
-    noted = [c for c in store.changes(job.node.name, also=undone) if _is(json.loads(c.key), value, schema)]
+    value, undone, label = _typed(given, schema), _undone(store, job.target.label, past), job.target.label
+    mine = (c for c in store.changes(also=undone) if c.target_table == label)  # whatever its node was called
+    noted = [c for c in mine if _is(json.loads(c.key), value, schema)]
     events, now = _from_table(job, past, value, noted, roles)
     events += [
         Event(c.at, _NOTES[c.verb], c.reason, c.run_id, c.batch, None, c.mode) for c in noted if c.verb in _NOTES
@@ -81,9 +82,9 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, str]) -> Story:
     return Story(job.node.name, job.target.label, given, now, events)
 
 
-def _undone(store: DeltaStore, node: str, past: Sequence[Commit]) -> dict[str, str]:
-    """The runs whose batches of a node were undone, each with the run that did it, as the records and the table say."""
-    rows = [(json.loads(r.coverage or "{}"), r.run_id) for r in store.runs() if r.node == node and r.counts]
+def _undone(store: DeltaStore, table: str, past: Sequence[Commit]) -> dict[str, str]:
+    """The runs whose batches of a table were undone, each with the run that did it, as the records and it say."""
+    rows = [(json.loads(r.coverage or "{}"), r.run_id) for r in store.runs() if r.target_table == table and r.counts]
     rows += [(c.record.get("coverage") or {}, str(c.record.get("run_id"))) for c in past]
     return {str(coverage[UNDOES]): run_id for coverage, run_id in rows if coverage.get(UNDOES)}
 

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from strandline.errors import UsageError
+
 POINTS = {
     "run.start": "a run has its number, and nothing has happened yet",
     "node.start": "a node is about to look at its records",
@@ -52,7 +54,7 @@ POINTS = {
     "undo.after": "after the undo of one table",
     "run.end": "every node has ended",
 }
-_SPEC = re.compile(r"(?P<point>[a-z.]+)(@(?P<node>[^#:]+))?(#(?P<time>\d+))?:(?P<action>kill|raise|pause)")
+_SPEC = re.compile(r"(?P<point>[a-z.]+)(@(?P<node>[^#:]+))?(#(?P<time>[1-9]\d*))?:(?P<action>kill|raise|pause)")
 
 Hook = Callable[[str, str | None], None]
 
@@ -93,7 +95,8 @@ def parse(text: str) -> Hook:
     """The fault that STRANDLINE_FAULT asks for."""
     found = _SPEC.fullmatch(text)
     if found is None or found["point"] not in POINTS:
-        raise ValueError(f"STRANDLINE_FAULT={text}: expected POINT[@NODE][#TIME]:kill|raise|pause")
+        expected = f"STRANDLINE_FAULT={text}: expected POINT[@NODE][#TIME]:kill|raise|pause"
+        raise UsageError(expected, hint=f"the points are: {', '.join(POINTS)}")
     return _Fault(found["point"], found["node"], int(found["time"] or 1), found["action"])
 
 

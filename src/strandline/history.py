@@ -105,7 +105,7 @@ def course_of(job: Job, columns: Schema) -> Course:
     quiet = (write.effective_at, write.sequence_by)
     tracked = [spelled(n) for n in write.track] if write.track else fold.tracked(columns.columns, write.keys, quiet)
     return Course(
-        tuple(map(spelled, write.keys)),
+        tuple(map(spelled, job.keys)),
         columns,
         spelled(write.effective_at or ""),
         job.at,
@@ -263,6 +263,8 @@ def _look(
     said = engine.query(events.words(staged.relation, course, applied=verdict is None or verdict.applied))
     names = [*course.columns.names, INSTANT, events.KIND]
     mine = select(*map(col, names)).from_(table(come.name))
+    if verdict and verdict.kind == "refuse":
+        return judged, mine.where(exp.false())
     more = events.found(said, come, book.rows, course)
     return judged, exp.union(mine, more, distinct=False)
 

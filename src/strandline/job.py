@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
 from strandline.config.writes import EVENTS
-from strandline.control.ledger import Notebook
+from strandline.control.ledger import MODE, Notebook
 from strandline.control.watermark import Mark
 from strandline.plan.reading import Input, inputs, is_lake, table_of
 from strandline.types import Clock, Relation, Table, Token
@@ -30,6 +30,11 @@ class Feed:
     @property
     def whole(self) -> bool:
         return self.coverage.get("kind") == "full"
+
+    @property
+    def mode(self) -> str:
+        """How it was written; where the records do not say so, as that of which least is known."""
+        return str(self.coverage.get(MODE, "append"))
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -70,6 +75,13 @@ class Job:
     batch: int = 1
     past: Past = field(default_factory=Past)
 
+    def called(self, project: str, node: str) -> Job:
+        """The same work under the names that it had once."""
+        config = self.project.config.model_copy(update={"project": project})
+        return replace(
+            self, project=replace(self.project, config=config), node=self.node.model_copy(update={"name": node})
+        )
+
     @property
     def target(self) -> Table:
         return table_of(self.project, self.node.write.connection, self.node.write.table)
@@ -89,6 +101,12 @@ class Job:
     @property
     def inputs(self) -> list[Input]:
         return inputs(self.node)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of its table, in the order in which they were first given: notes of single keys go by it."""
+        order = {k.casefold(): i for i, k in enumerate(self.past.memory.get("keys", ()))}
+        return sorted(self.node.write.keys, key=lambda k: order.get(k.casefold(), len(order)))
 
     @property
     def digest(self) -> str:
@@ -111,8 +129,12 @@ class Job:
         """Does a table hold only what its last, limited read brought? Then what it lacks is not gone."""
         if not is_lake(self.project, input_.read):
             return False
-        writer = self.writer(table_of(self.project, input_.read.connection, input_.read.table or ""))
-        return writer is not None and writer.write.mode == "overwrite" and any(r.limited for _, r in writer.reads())
+        lake = table_of(self.project, input_.read.connection, input_.read.table or "")
+        writer = self.writer(lake)
+        if writer is None:
+            feed = self.past.feed(lake)
+            return feed is not None and feed.mode == "overwrite" and not feed.whole
+        return writer.write.mode == "overwrite" and any(r.limited for _, r in writer.reads())
 
     @property
     def followed(self) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from strandline.batch import Landing
-from strandline.control.ledger import Batch
+from strandline.control.ledger import TABLE, Batch
 from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine
 from strandline.engine.delta_past import since
@@ -35,8 +35,12 @@ class Lander:
     state: TableState | None
 
     def land(self, ready: Ready, began: float) -> NodeResult:
-        """Apply what was prepared: note, evolve, commit, record."""
+        """Apply what was prepared: note, evolve, commit, record; an error when its deletes were refused."""
+        if ready.verdict and (refusal := ready.verdict.refusal):
+            raise refusal
         job, state, changes = self.job, self.state, ready.changes
+        if state is not None:
+            ready = replace(ready, coverage={**ready.coverage, TABLE: state.table_id})
         coverage, version, name = dict(ready.coverage), None, job.node.name
         point("notes.before", name)
         batch, run_id = self.this.token.batch, self.records.run_id
@@ -59,6 +63,8 @@ class Lander:
                 version = self._apply(ready)
         counts = changes.counts or self._committed()
         coverage["target"] = version if version is not None else self._version(ready)
+        if state is None and (new := self.engine.describe(job.target)):
+            coverage[TABLE] = new.table_id
         read = ready.rows_read()
         if advice := feed_worth(job, read):
             log.info("%s: %s", name, advice)

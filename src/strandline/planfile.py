@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,15 @@ from strandline.config.load import Project
 from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
 from strandline.engine.plan_rows import write_rows
+from strandline.engine.staging import scratch
 from strandline.errors import StalePlan, UsageError
+from strandline.guard.verdict import Verdict
 from strandline.ready import Entry, Ready
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals
 from strandline.types import Column, Relation, Schema, Table, TableState
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 def digest(project: Project) -> str:
@@ -31,18 +33,30 @@ def digest(project: Project) -> str:
     return hashlib.sha256(project.config.model_dump_json(by_alias=True).encode()).hexdigest()
 
 
+@contextmanager
+def writing(path: str | Path | None, project: Project) -> Iterator[PlanWriter | None]:
+    """What keeps a plan while it is made, its rows in a folder of this process; nothing when it is not to be kept."""
+    if path is None:
+        yield None
+        return
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}", hint="make it, or keep the plan elsewhere")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="name a file: strandline plan --out FILE")
+    with scratch("plan") as folder:
+        yield PlanWriter(path, digest(project), folder)
+
+
+@dataclass(frozen=True)
 class PlanWriter:
     """Collects the nodes of a plan while they are planned."""
 
-    def __init__(self, path: Path, project: Project) -> None:
-        if not path.parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.parent}", hint="make it, or keep the plan elsewhere")
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder", hint="name a file: strandline plan --out FILE")
-        self.path, self.digest = path, digest(project)
-        self.entries: list[dict[str, Any]] = []
-        self.landed: list[str] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="strandline-plan-")
+    path: Path
+    digest: str
+    folder: Path
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    landed: list[str] = field(default_factory=list)
 
     def add(self, name: str, entry: Entry | None, engine: Engine) -> None:
         """One node of the plan; of one whose batch has landed, only its record is left to finish."""
@@ -57,19 +71,19 @@ class PlanWriter:
 
     def _write(self, name: str, changes: ChangeSet, engine: Engine) -> str:
         rows = changes.additions
-        write_rows(Path(self._folder.name) / name, rows.schema, engine.fetch(rows_of(rows)))
+        write_rows(self.folder / name, rows.schema, engine.fetch(rows_of(rows)))
         return name
 
-    def close(self) -> None:
-        """Write the file, whole or not at all."""
+    def close(self, skipped: Sequence[str]) -> None:
+        """Write the file, whole or not at all; with the nodes that a run would skip, behind refused ones."""
         facts = {"format": _FORMAT, "config": self.digest, "nodes": self.entries, "landed": self.landed}
+        facts["skipped"] = list(skipped)
         partial = self.path.with_name(self.path.name + ".part")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr("plan.json", json.dumps(facts, default=_text, indent=1))
-            for path in sorted(Path(self._folder.name).iterdir()):
+            for path in sorted(self.folder.iterdir()):
                 file.write(path, path.name)
         partial.replace(self.path)
-        self._folder.cleanup()
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,7 @@ class PlanFile:
     files: Mapping[str, tuple[str, str | None]]  # its rows, and those of the events that come first
     folder: Path
     landed: Sequence[str] = ()  # nodes whose newest batch is in its table, and not in the records
+    skipped: Sequence[str] = ()  # nodes behind those whose deletes are refused
 
     def entry(self, name: str, engine: Engine) -> Entry:
         """One node of the plan, with the rows of its change sets."""
@@ -96,19 +111,22 @@ class PlanFile:
     @classmethod
     def open(cls, path: Path, project: Project, folder: Path) -> PlanFile:
         """Read a plan; an error when it is none, or not of this configuration."""
+        hint = "make one: strandline plan --out FILE"
         try:
             with zipfile.ZipFile(path) as file:
                 facts = json.loads(file.read("plan.json"))
                 file.extractall(folder)
         except FileNotFoundError:
-            raise UsageError(f"there is no plan file {path}", hint="make one: strandline plan --out FILE") from None
+            raise UsageError(f"there is no plan file {path}", hint=hint) from None
         except (zipfile.BadZipFile, KeyError, ValueError) as e:
-            raise UsageError(f"{path} is not a plan: {e}", hint="make one: strandline plan --out FILE") from e
+            raise UsageError(f"{path} is not a plan: {e}", hint=hint) from e
+        if not isinstance(facts, dict):
+            raise UsageError(f"{path} is not a plan: its plan.json holds no facts by name", hint=hint)
         if facts.get("format") != _FORMAT or facts.get("config") != digest(project):
             raise StalePlan("the configuration is not the one that the plan was made with")
         entries = {n["name"]: _from_json(n) for n in facts["nodes"]}
         files = {n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]}
-        return cls(entries, files, folder, facts.get("landed", ()))
+        return cls(entries, files, folder, facts["landed"], facts["skipped"])
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:
@@ -126,6 +144,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "warnings": list(ready.warnings),
         "changes": _changes_as_json(changes),
         "events": _events_as_json(ready.events) if ready.events else None,
+        "verdict": asdict(ready.verdict) if ready.verdict else None,
     }
 
 
@@ -195,6 +214,7 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
         [ChangeRow(**{**n, "at": datetime.fromisoformat(n["at"])}) for n in facts["notes"]],
         facts["warnings"],
         events=_events_from_json(facts["events"]) if facts["events"] else None,
+        verdict=Verdict(**facts["verdict"]) if facts["verdict"] else None,
     )
     return Entry(facts["name"], facts["batch"], _state(facts["target"]), ready)
 

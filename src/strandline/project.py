@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,11 +25,12 @@ from strandline.faults import point
 from strandline.job import Job, Past, Planned
 from strandline.journal import run_log
 from strandline.plan.graph import Graph, build
+from strandline.plan.reading import table_of
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
-from strandline.retry import Checkpoint, Left, Retry, left_by_records, newest
+from strandline.retry import Checkpoint, Left, Retry, folder_of, kept, left
 from strandline.run import Runner
 from strandline.schedule import STOPS, walk
-from strandline.together import Together, left_together
+from strandline.together import Together, with_others
 from strandline.types import Clock
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class StrandlineProject:
         """The control tables."""
         from strandline.engine.control_store import DeltaStore
 
-        project = self.config
-        return DeltaStore(Path(control_location(project.config.connections, project.config.control, project.root)))
+        config = self.config.config
+        return DeltaStore(Path(control_location(config.connections, config.control, self.config.root)), config.project)
 
     def run(  # noqa: PLR0913 – options by name, each with its default
         self,
@@ -76,16 +76,16 @@ class StrandlineProject:
         platform: Platform | None = None,
         check: bool = False,
         debug: bool = False,
-        approved: str | None = None,
+        approved: str | Mapping[str, str] | None = None,
         clock: Clock | None = None,
         retry: Retry | None = None,
         exactly: Sequence[str] | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
-        `approved` names a run whose held deletes are applied, as far as their keys are still missing. `clock` is the
-        one instant of the run; `retry` says how faults that pass by themselves are met, instead of the project.
-        `exactly` names nodes, and of several targets only those that are wanted, instead of `select`.
+        `approved` names a run whose held deletes are applied, as far as their keys are still missing; by node, if
+        they differ. `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
+        instead of the project. `exactly` names nodes instead of `select`, and of several targets only those wanted.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
@@ -94,7 +94,8 @@ class StrandlineProject:
         at = clock or Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
         tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
-        checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, approved, owner=staging.owner())
+        approvals = dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
+        checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, approvals, owner=staging.owner())
         errors: list[StrandlineError] = []
 
         def batch(job: Job) -> NodeResult:
@@ -103,7 +104,7 @@ class StrandlineProject:
 
         def work(name: str) -> NodeResult:
             watch.started(name)
-            job = Job(self.config, self._node(name), at, past=Past(approved=approved))
+            job = Job(self.config, self._node(name), at, past=Past(approved=approvals.get(name)))
             with boundary(self.config, name, errors) as result:
                 result.append(tried(name, lambda: batch(job)))
             return result[0]
@@ -124,38 +125,33 @@ class StrandlineProject:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.store.folder / "_checkpoints"
+        return folder_of(self.store.folder, self.config.config.project)
 
     def unfinished(self) -> Left:
-        """What the newest run left undone: what failed or was never reached, and what waits for it.
+        """What runs have left and nobody has done since: what failed or was never reached, and what waits for it.
 
-        An error when the run is still at work, or has applied a plan, which only a person can make again.
+        An error when a run is still at work, or what is left is of a plan, which only a person can make again.
         """
-        last, note = None, None
-        try:
-            last = newest(self._checkpoints)
-        except ValueError as e:
-            note = str(e)
-        if last is not None and not last.over and staging.alive(last.owner):
-            raise UsageError(f"run {last.run_id} is still at work", hint="wait for its end, or stop it, and retry then")
-        history, control = self.store.runs(), self.store.all_control()
-        found = last.left(history, control) if last else left_by_records(history, control)
-        found |= left_together(found, last, self.graph.groups, history)
-        left = [n for n in self.graph.order if n in found]
-        if last is None and left:
-            left = list(self.graph.select([f"{n}+" for n in left]))
-        if last is not None and last.plan and left:
+        there = kept(self._checkpoints)
+        for run in there.runs:
+            if not run.over and staging.alive(run.owner):
+                hint = "wait for its end, or stop it, and retry then"
+                raise UsageError(f"run {run.run_id} is still at work", hint=hint)
+        history = self.store.runs()
+        found = left(there, history, self.store.all_control(), self.graph)
+        found = with_others(found, self.graph, history)
+        if found.of_a_plan:
+            run, nodes = found.of_a_plan
             raise UsageError(
-                f"run {last.run_id} applied a plan, and left: {', '.join(left)}",
-                hint=f'run them without a plan: strandline run --select "{", ".join(left)}"; or make a new plan',
+                f"run {run.run_id} applied a plan, and left: {', '.join(nodes)}",
+                hint=f'run them without a plan: strandline run --select "{", ".join(nodes)}"; or make a new plan',
             )
-        return Left(left, last, note)
+        return found
 
     def retry(self, **how: Any) -> RunResult | None:
-        """Run what the newest run left undone, and nothing else; None when it left nothing."""
-        left = self.unfinished()
-        approved = left.last.approved if left.last else None
-        return self.run(exactly=left.nodes, approved=approved, **how) if left.nodes else None
+        """Run what runs have left undone, each node as it was to be run; None when nothing is left."""
+        found = self.unfinished()
+        return self.run(exactly=found.nodes, approved=found.approved, **how) if found.nodes else None
 
     def plan(
         self,
@@ -169,16 +165,14 @@ class StrandlineProject:
 
         With `out` the plan is kept in a file, and `follow` applies exactly that.
         """
+        from strandline.planfile import writing
+
         watch = observer or Observer()
         planned: dict[str, Planned] = {}
-        writer = None
-        if out is not None:
-            from strandline.planfile import PlanWriter
-
-            writer = PlanWriter(Path(out), self.config)
         clock = Clock(datetime.now(UTC))
         runner = Runner(Foreseen(self.store), _run_id(clock), secret_values(self.config.config))
-        with self._platform(platform) as platform_, platform_.workspace("plan") as engine:
+        keeping = writing(out, self.config)
+        with keeping as writer, self._platform(platform) as platform_, platform_.workspace("plan") as engine:
             watch.engine_ready()
 
             def work(name: str) -> NodeResult:
@@ -194,9 +188,10 @@ class StrandlineProject:
                 return results[0]
 
             results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
-        if writer is not None and not any(r.status in STOPS for r in results):
-            writer.close()
-        return PlanResult(results)
+            plan = PlanResult(results)
+            if writer is not None and plan.whole:
+                writer.close([r.name for r in results if r.status == "skipped"])
+        return plan
 
     def follow(
         self,
@@ -213,9 +208,9 @@ class StrandlineProject:
         watch, clock = observer or Observer(), Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
         errors: list[StrandlineError] = []
-        with tempfile.TemporaryDirectory(prefix="strandline-plan-") as folder:
-            plan = PlanFile.open(Path(path), self.config, Path(folder))
-            chosen = [n for n in self.graph.order if n in plan.entries]
+        with staging.scratch("plan") as folder:
+            plan = PlanFile.open(Path(path), self.config, folder)
+            chosen = [n for n in self.graph.order if n in plan.entries or n in plan.skipped]
             checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, owner=staging.owner(), plan=True)
 
             def work(name: str) -> NodeResult:
@@ -235,9 +230,9 @@ class StrandlineProject:
                 touched = [n for n in self.graph.order if n in plan.entries or n in plan.landed]
                 self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
                 with platform_.workspace("plan") as engine:
-                    for name in chosen:
+                    for name, entry in plan.entries.items():
                         job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
-                        plan.entries[name].check(job, job.batch, engine.describe(job.target), engine.describe)
+                        entry.check(job, job.batch, engine.describe(job.target), engine.describe)
                 with checkpoint.at_work():
                     together = Together(self.config, runner, _run_id(clock), platform_, errors)
                     results = walk(self.graph, chosen, 1, work, done, together)
@@ -250,7 +245,7 @@ class StrandlineProject:
         bad = any(r.status in STOPS for r in results)
         return RunResult(runner.run_id, "failed" if bad else "success", results)
 
-    def approve(self, run_id: str, **how: Any) -> RunResult:
+    def approve(self, run_id: str, *, observer: Observer | None = None, check: bool = False, **how: Any) -> RunResult:
         """Apply the deletes that a run held, as far as their keys are still missing: a run of its own.
 
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
@@ -260,16 +255,20 @@ class StrandlineProject:
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
-        result = self.run(exactly=chosen, approved=run_id, **how)
+        result = self.run(exactly=chosen, approved=run_id, observer=observer, check=check, **how)
         if not refused:
             return result
+        if check:
+            raise next(iter(refused.values()))
         told = [failed(self.config, name, error) for name, error in refused.items()]
+        for node in told:
+            (observer or Observer()).finished(node)
         return RunResult(result.run_id, "failed", [*result.nodes, *told])
 
     def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:
         job = Job(self.config, self._node(name), Clock(datetime.now(UTC)))
         looks = job.node.write.keyed and job.detection is not None
-        why = unapprovable(held, job.target.label, job.node.write.keys, looks=looks)
+        why = unapprovable(held, name, job.target.label, job.node.write.keys, looks=looks)
         if why is None:
             return None
         hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
@@ -305,7 +304,7 @@ class StrandlineProject:
             else:
                 self._settle(runner, jobs, platform_)
                 dead = []
-            for job, taking in planned(jobs, run_id, [*dead, *self.store.runs()], noted_in(self.store)):
+            for job, taking in planned(jobs, run_id, [*dead, *self.store.all_runs()], noted_in(self.store)):
                 name = job.node.name
                 with boundary(self.config, name, errors) as found, platform_.workspace(name) as engine:
                     found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
@@ -328,21 +327,30 @@ class StrandlineProject:
                 runner.settle(job, engine.describe, time.monotonic(), engine)
 
     def holds(self) -> dict[str, list[ChangeRow]]:
-        """The held deletes that nobody has decided on yet, by node."""
-        return open_holds(self.store.changes())
+        """The held deletes that nobody has decided on yet, by the node that writes their table."""
+        writers, found = self._writers(), dict[str, list[ChangeRow]]()
+        for table, rows in open_holds(self.store.changes()).items():
+            found.setdefault(writers.get(table, rows[0].node), []).extend(rows)
+        return found
+
+    def _writers(self) -> dict[str, str]:
+        """The nodes of this project by the tables that they write, in the order of the graph."""
+        nodes = (self._node(n) for n in self.graph.order)
+        return {table_of(self.config, n.write.connection, n.write.table).label: n.name for n in nodes}
 
     def _holds(self, run_id: str) -> dict[str, list[ChangeRow]]:
         """The open holds of a run, in the order of the graph; an error when there are none."""
         changes = self.store.changes()
         found = open_holds(changes, run_id)
-        known = [n for n in self.graph.order if n in found]
-        if known:
-            return {n: found[n] for n in known}
+        writers = self._writers()
+        by_node = {writers.get(table, rows[0].node): rows for table, rows in found.items()}
+        if known := {name: by_node[name] for name in self.graph.order if name in by_node}:
+            return known
         if found:
-            names = ", ".join(f"`{n}`" for n in found)
+            names = ", ".join(f"`{rows[0].node}`" for rows in found.values())
             raise UsageError(
-                f"run `{run_id}` holds deletes of {names}, which this project no longer has",
-                hint="bring the node back under that name to approve or reject them",
+                f"run `{run_id}` holds deletes of {', '.join(found)}, which no node of this project writes now",
+                hint=f"bring back the node that did ({names}) to approve or reject them",
             )
         others = sorted({r.run_id for rows in open_holds(changes).values() for r in rows})
         hint = f"deletes are held by: {', '.join(others)}" if others else "no deletes are held"

@@ -8,24 +8,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline import batch as batches
-from strandline import history, slices, through
+from strandline import history, slices, target_filter, through
 from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
-from strandline.control.ledger import READS, ChangeRow
+from strandline.control.ledger import MODE, PROJECTS, READS, ChangeRow
 from strandline.engine.base import Engine
-from strandline.errors import DuplicateKeys, StalePlan, StrandlineError
+from strandline.errors import DuplicateKeys, StalePlan, StrandlineError, TransformError
 from strandline.faults import point
+from strandline.guard.verdict import Verdict
 from strandline.job import Feed, Job, Planned
 from strandline.journal import step
 from strandline.plan.reading import is_lake
-from strandline.result import PlannedNode
+from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
 from strandline.types import Column, Table, TableState, Token
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
-"""Ways of finding deletes that do not look at every row of the table: what was noted of the others stays noted."""
+"""Ways of finding deletes that do not look at every row of the table."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Ready:
     duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
     events: Landing | None = None  # what a history in business time commits first
     recovery: str | None = None  # its events landed before: what is told of the runner that died
+    verdict: Verdict | None = None  # on the deletes that were found; a refused batch does not land
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,22 @@ def _seen(state: tuple[str, int] | None) -> str:
 
 def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
-    outcome = _judged(job, engine, state)
+    try:
+        outcome = _still_held(job, _judged(job, engine, state))
+    except TransformError as e:
+        if named := target_filter.fault(job, engine, state, e):
+            raise named from e
+        raise
     point("judged", job.node.name)
     return outcome
+
+
+def _still_held(job: Job, outcome: Outcome) -> Outcome:
+    """A batch that does not look for deletes decides about none: what is held for a person stays held."""
+    held, counts = int(job.past.memory.get("held", 0)), outcome.changes.counts
+    if not held or counts is None or outcome.made.finding is not None or not job.node.write.keyed:
+        return outcome
+    return replace(outcome, changes=replace(outcome.changes, counts=replace(counts, held=held)))
 
 
 def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
@@ -122,21 +137,29 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
 
 def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
     """What this batch covers, for the next ones to know."""
-    coverage = {**outcome.slice.coverage, READS: sorted(i.label for i in job.inputs)}
+    coverage = {**outcome.slice.coverage, READS: sorted(i.label for i in job.inputs), MODE: job.node.write.mode}
     lacks = [c.name for c in outcome.made.fit.kept]
     if lacks and not job.node.write.keyed:  # by keys, the stored values stay
         coverage["lacks"] = lacks
+    if names := job.past.memory.get(PROJECTS):
+        coverage[PROJECTS] = names
     if job.node.write.keyed:
         coverage["at"] = job.at.isoformat()
-        coverage["keys"] = list(job.node.write.keys)
+        coverage["keys"] = job.keys
     m, counts = outcome.measured, outcome.changes.counts
     if m:
         new = outcome.verdict.found if outcome.verdict and outcome.verdict.kind == "hold" else 0
         open_ = m["open"] + m["silenced"] + m["missing"] + new
-        partly = job.detection is not None and job.detection.mode in _PARTLY
-        coverage["notes"] = open_ or (int(job.past.memory.get("notes", 0)) if partly else 0)
+        before = int(job.past.memory.get("notes", 0))
+        coverage["notes"] = open_ if _looked_at_all(job, outcome) else max(open_, before)
         coverage["held"] = counts.held if counts else 0
     return coverage
+
+
+def _looked_at_all(job: Job, outcome: Outcome) -> bool:
+    """Was every row of the table in question? Else what was noted of the others stays noted."""
+    finding, config = outcome.made.finding, job.detection
+    return finding is not None and finding.absence.scope is None and config is not None and config.mode not in _PARTLY
 
 
 def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
@@ -154,6 +177,7 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         outcome.warnings,
         lambda: batches.duplicate_keys(engine, outcome.rows, keys),
         outcome.events,
+        verdict=outcome.verdict,
     )
 
 
@@ -165,10 +189,12 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
     if changes.counts is None:
         staged = engine.stage(rows_of(changes.additions), measures(), None)
         changes = replace(changes, additions=staged.relation, counts=Counts(**staged.measures))
-    counts = changes.counts or Counts()
+    refusal = verdict.refusal if verdict else None
+    counts = Counts() if refusal else changes.counts or Counts()
+    done: Status = "held" if counts.held else "success" if counts.any or state is None else "unchanged"
     result = PlannedNode(
         job.node.name,
-        "held" if counts.held else "success" if counts.any or state is None else "unchanged",
+        "failed" if refusal else done,
         outcome.slice.rows_read,
         counts.inserted,
         counts.updated,
@@ -177,6 +203,8 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         counts.held,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(outcome.warnings),
+        error=refusal.as_dict() if refusal else None,
+        found_deletes=verdict.found if verdict else None,
         verdict=verdict.kind if verdict else None,
         delete_percent=round(verdict.percent, 3) if verdict and verdict.percent is not None else None,
         sample_deletes=sample_deletes(engine, outcome),

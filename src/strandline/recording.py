@@ -14,7 +14,7 @@ from strandline.config.resolve import redact
 from strandline.control import fence, ledger
 from strandline.control.ledger import Batch, RunRow, Store
 from strandline.control.undo import UNDOES
-from strandline.errors import Fenced, StrandlineError, internal, taken
+from strandline.errors import Fenced, StrandlineError, internal, panics_told, taken
 from strandline.faults import point
 from strandline.job import Job
 from strandline.journal import step, timings
@@ -53,8 +53,9 @@ class Recorder:
         if not self.store.put(ledger.control_rows(this, "RUNNING", now())):
             raise Fenced(taken(name, this.token.batch, fence.holder(self.store.control(name))))
         try:
-            point("running.after", name)
-            yield
+            with panics_told():
+                point("running.after", name)
+                yield
         except Fenced:
             raise
         except Exception as e:

@@ -25,15 +25,25 @@ class NodeResult:
     warnings: list[str] = field(default_factory=list)
     error: dict[str, Any] | None = None
 
+    @property
+    def refused(self) -> bool:
+        """Is it known what a run would do, and that it would fail, because it refuses the deletes that it finds?"""
+        return False
+
 
 @dataclass(frozen=True)
 class PlannedNode(NodeResult):
     """One node of a plan: the same, and what would become of the deletes."""
 
     verdict: str | None = None
+    found_deletes: int | None = None
     delete_percent: float | None = None
     sample_deletes: list[dict[str, Any]] = field(default_factory=list)
     reason: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        return self.verdict == "refuse"
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,11 @@ class PlanResult:
 
     def as_dict(self) -> dict[str, Any]:
         return {"nodes": [asdict(n) for n in self.nodes]}
+
+    @property
+    def whole(self) -> bool:
+        """Is it known of every node what a run would do? Else there is no plan to keep."""
+        return not any(n.status in ("failed", "fenced") and not n.refused for n in self.nodes)
 
     @property
     def exit_code(self) -> int:

@@ -2,14 +2,16 @@
 
 Whether an error is worth another attempt is a matter of its class (`StrandlineError.retryable`), never of its text.
 A checkpoint notes which nodes a run was to work on and how each ended, so that `retry` knows what is left, also after
-the run was killed. What the records know to be done is not done again, whatever a checkpoint says.
+the run was killed. What a later run has done, or the records know to be done, is not done again, whatever a checkpoint
+says. Of nodes that no checkpoint speaks of any more, the records tell.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from strandline.control.undo import UNDOES
 from strandline.errors import StrandlineError
 from strandline.faults import point
 from strandline.journal import log
+from strandline.plan.graph import Graph
 from strandline.result import NodeResult
 from strandline.switches import enabled
 
@@ -63,7 +66,7 @@ class Checkpoint:
     folder: Path
     run_id: str
     nodes: Sequence[str]
-    approved: str | None = None
+    approved: Mapping[str, str] = field(default_factory=dict)  # by node, the run whose held deletes it applies
     ended: dict[str, str] = field(default_factory=dict)
     number: int = 1
     began: str = ""
@@ -105,18 +108,23 @@ class Checkpoint:
             self._write()
         point("checkpoint.after", result.name)
 
-    def left(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
-        """What did not come to a good end, here or in the records: failed, fenced, skipped, or never begun."""
+    @property
+    def open(self) -> set[str]:
+        """What did not come to a good end here: failed, fenced, skipped, or never begun."""
+        return {n for n in self.nodes if self.ended.get(n) not in RECORDED}
+
+    def undone(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
+        """What did not come to a good end here, and nobody has done since according to the records."""
+        began = datetime.fromisoformat(self.began) if self.began else _NEVER
         # a run of somebody else has not applied what this one was to approve
-        since = datetime.fromisoformat(self.began) if self.began and not self.approved else _NEVER
-        open_ = {n for n in self.nodes if self.ended.get(n) not in RECORDED}
-        return {n for n in open_ if not _done(n, self.run_id, since, history, control)}
+        since = {n: _NEVER if n in self.approved else began for n in self.nodes}
+        return {n for n in self.open if not _done(n, self.run_id, since[n], history, control)}
 
     def _write(self) -> None:
         facts = {
             "run_id": self.run_id,
             "nodes": list(self.nodes),
-            "approved": self.approved,
+            "approved": dict(self.approved),
             "ended": self.ended,
             "number": self.number,
             "began": self.began,
@@ -131,34 +139,89 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Left:
-    """What the newest run left undone; without a checkpoint it is not known which run that was."""
+    """What runs have left undone; the newest run that left a node says how it is to be done, if a checkpoint tells."""
 
     nodes: Sequence[str]
-    last: Checkpoint | None = None
+    by: Mapping[str, Checkpoint] = field(default_factory=dict)
+    last: Checkpoint | None = None  # the newest run
+    note: str | None = None
+
+    @property
+    def approved(self) -> dict[str, str]:
+        """By node, the run whose held deletes were to be applied."""
+        return {n: run.approved[n] for n, run in self.by.items() if n in run.approved}
+
+    @property
+    def of_a_plan(self) -> tuple[Checkpoint, list[str]] | None:
+        """A run that applied a plan, and what it left."""
+        run = next((run for n in self.nodes if (run := self.by.get(n)) and run.plan), None)
+        return (run, [n for n in self.nodes if self.by.get(n) is run]) if run else None
+
+
+def folder_of(control: Path, project: str) -> Path:
+    """Where the checkpoints of a project are: several may keep their records in one place."""
+    mark = hashlib.sha256(project.encode()).hexdigest()[:8]  # where case does not count, names would meet
+    return control / "_checkpoints" / f"{project[:64]}-{mark}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The checkpoints that are still there, the newest first; and what is to be said of those that cannot be read."""
+
+    runs: Sequence[Checkpoint]
     note: str | None = None
 
 
-def newest(folder: Path) -> Checkpoint | None:
-    """The checkpoint of the newest run; a ValueError when it cannot be read."""
-    file = max(folder.glob(_NAMES), default=None)
-    if file is None:
-        return None
-    try:
-        return Checkpoint(folder, **json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise ValueError(f"checkpoint {file.name} cannot be read: the records tell what is left") from None
+def kept(folder: Path) -> Kept:
+    """The checkpoints of a project."""
+    found, unreadable = [], []
+    for file in sorted(folder.glob(_NAMES), reverse=True):
+        try:
+            found.append(Checkpoint(folder, **json.loads(file.read_text(encoding="utf-8"))))
+        except FileNotFoundError:  # a run that begins lets the oldest go
+            continue
+        except (ValueError, TypeError):
+            unreadable.append(file.name)
+    note = f"checkpoint {', '.join(unreadable)} cannot be read: the records tell what is left" if unreadable else None
+    return Kept(found, note)
+
+
+def left(there: Kept, history: Sequence[RunRow], control: Sequence[ControlRow], graph: Graph) -> Left:
+    """What runs have left and nobody has done since, in the order of the graph."""
+    runs, by = there.runs, _left_by(there.runs, history, control, graph)
+    spoken_of = {n for run in runs for n in run.nodes} if there.note is None else set()
+    recorded = (left_by_records(history, control) - spoken_of) & set(graph.order)
+    found = {*by, *recorded, *(n for r in recorded for n in graph.reach(r, up=False))}
+    return Left([n for n in graph.order if n in found], by, runs[0] if runs else None, there.note)
+
+
+def _left_by(
+    runs: Sequence[Checkpoint], history: Sequence[RunRow], control: Sequence[ControlRow], graph: Graph
+) -> dict[str, Checkpoint]:
+    """What these runs, the newest first, have left, and the newest that left it.
+
+    What has waited in vain for something that is still to be done is to be done after it, even if it was run meanwhile.
+    """
+    taken_back = {(r.takes_back, r.node) for r in history if r.counts and r.takes_back}
+    found: dict[str, Checkpoint] = {}
+    done: set[str] = set()
+    for run in runs:
+        undone = (run.undone(history, control) - done) & set(graph.order)
+        waiting = run.open & {after for n in undone for after in graph.reach(n, up=False)}
+        found = {**dict.fromkeys((*undone, *waiting), run), **found}
+        done |= {n for n in set(run.nodes) - run.open if (run.run_id, n) not in taken_back}
+    return found
 
 
 def left_by_records(history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
-    """What the newest run tried last and failed, and what anybody has begun and not ended."""
-    run_id = next((r.run_id for r in history if not _undoes(r)), None)
+    """What failed when it was last tried, and what anybody has begun and not ended."""
     tried: dict[str, RunRow] = {}
     for row in history:  # the newest first
-        if row.run_id == run_id and (row.counts or row.status == "failed"):
+        if (row.counts or row.status == "failed") and not _undoes(row):
             tried.setdefault(row.node, row)
-    failed = {n for n, r in tried.items() if r.status == "failed"}
+    failed = {n: r.run_id for n, r in tried.items() if r.status == "failed"}
     begun = {r.node for r in control if r.batch_status == "RUNNING" and ledger.number(r) > _finished(r.node, control)}
-    return {n for n in failed if not _done(n, str(run_id), _NEVER, history, control)} | begun
+    return {n for n, run_id in failed.items() if not _done(n, run_id, _NEVER, history, control)} | begun
 
 
 def _done(node: str, run_id: str, since: datetime, history: Sequence[RunRow], control: Sequence[ControlRow]) -> bool:
@@ -168,7 +231,7 @@ def _done(node: str, run_id: str, since: datetime, history: Sequence[RunRow], co
     """
     rows, finished, alive = [r for r in history if r.node == node], _finished(node, control), counting(history)
     since = max((r.completed_at for r in rows if r.run_id == run_id and r.status == "failed"), default=since)
-    mine = [r for r in rows if r.counts and r.run_id == run_id]
+    mine = [r for r in rows if r.run_id == run_id and (run_id, node, r.batch) in alive]
     worked = [r for r in rows if r.counts and not _undoes(r) and (r.version is not None or r.rows_read != 0)]
     others = [r for r in worked if r.completed_at > since and (r.run_id, node, r.batch) in alive]
     return any(r.batch <= finished for r in (*mine, *others))

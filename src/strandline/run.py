@@ -17,6 +17,7 @@ from strandline.control import fence, ledger
 from strandline.control.holds import open_holds
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, RunRow
 from strandline.control.undo import BACK, FEED, UNDOES
+from strandline.engine import delta_log
 from strandline.engine.base import Engine
 from strandline.errors import CommitConflict, Overtaken
 from strandline.faults import point
@@ -67,9 +68,11 @@ class Runner(Recorder):
         return Token(job.project.config.project, job.node.name, 0, self.run_id)
 
     def settle(
-        self, job: Job, describe: Describe, began: float, engine: Engine | None = None
+        self, job: Job, describe: Describe, began: float, engine: Engine | None = None, *, alone: bool = False
     ) -> tuple[list[ControlRow], TableState | None, NodeResult | None]:
         """The records and the table of a node, after the records of batches whose runners died are finished.
+
+        Also of those that died while the node or the project had another name, unless it is to be looked at `alone`.
 
         Records are read before the table, never after it: a number may be older than the table that it is meant for,
         and is then taken; a younger one would let a batch land on a table that it has not seen.
@@ -77,21 +80,45 @@ class Runner(Recorder):
         recovered = None
         while True:
             records, state, landed, found = self._look(job, describe)
+            if not alone and (former := self._former(job, records)):
+                recovered, alone = self._settle_former(job, former, describe, began, engine), True
+                continue
             if found is None:
                 return records, state, recovered
             if landed and not landed.folded and not found.logged:
                 recovered = self._roll_forward(job, engine, records, landed, began)
             else:
-                recovered = self._finish(job, records, found, began)
+                finished = self._finish(job, records, found, began)
+                recovered = finished if found.target is None else recovered  # else it tells of another table
 
     def _look(
         self, job: Job, describe: Describe
     ) -> tuple[list[ControlRow], TableState | None, Landed | None, fence.Found | None]:
-        records = self._records(job)
-        state = describe(job.target, self.token(job).app_id)
-        ended = self.store.ended(self.token(job).app_id, job.node.name, ledger.finished(records))
+        every = self._records(job)
+        state = describe(job.target, job.app_id)
+        records = self._of_table(job, every, state)
+        own = self._own(job, records)
+        ended = self.store.ended(job.app_id, ledger.finished(own))
         landed = self.landed(job, describe, state)
-        return records, state, landed, fence.found(records, landed.commit if landed else None, ended)
+        found = fence.found(own, job.target.label, landed.commit if landed else None, ended)
+        return records, state, landed, found
+
+    @staticmethod
+    def _former(job: Job, records: Sequence[ControlRow]) -> list[Job]:
+        """The job under the names by which others have begun to write its table, and not ended."""
+        begun = [r for r in records if r.target_table == job.target.label and r.batch_status != "SUCCESS"]
+        me = job.project.config.project, job.node.name
+        return [job.called(*names) for names in sorted({(r.project or me[0], r.node) for r in begun} - {me})]
+
+    def _settle_former(
+        self, job: Job, former: Sequence[Job], describe: Describe, began: float, engine: Engine | None
+    ) -> NodeResult | None:
+        """Finish what a runner left that died while the node, or the project, had another name."""
+        recovered = None
+        for other in former:
+            _, _, found = self.settle(other, describe, began, engine, alone=True)
+            recovered = replace(found, name=job.node.name) if found else recovered
+        return recovered
 
     def unrecorded(self, job: Job, describe: Describe) -> RunRow | None:
         """A batch that landed while its runner died, as `settle` would log it; nothing is written."""
@@ -108,11 +135,15 @@ class Runner(Recorder):
         point("recover.before", job.node.name)
         this, end = self._found(job, records, found)
         result = self.record(this, began, end)
-        if found.logged:  # the history has the batch already: what was done about it is told beside it
-            told = replace(result, status="unchanged", warnings=[])
-            self.log(replace(this, token=replace(this.token, run_id=self.run_id)), told, {}, None, found.told)
+        if found.logged or this.token.run_id != self.run_id:  # else the batch tells of it itself
+            self._remark(this, result, found.told)
         point("recover.after", job.node.name)
         return result
+
+    def _remark(self, this: Batch, result: NodeResult, told: str) -> None:
+        """Tell, beside the batch of a runner that died, that this run is the one that finished its record."""
+        mine = replace(this, token=replace(this.token, run_id=self.run_id))
+        self.log(mine, NodeResult(result.name, "unchanged", seconds=result.seconds), {}, None, told)
 
     def _found(self, job: Job, records: Sequence[ControlRow], found: fence.Found) -> tuple[Batch, Ending]:
         """A batch whose runner died, under its own numbers, and how it ended."""
@@ -123,7 +154,10 @@ class Runner(Recorder):
         versions = versions_of(job, found.coverage)
         counts = Counts(**found.counts) if found.counts else measured(found.metrics)
         end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told, made)
-        return replace(this, token=token), end
+        if found.target is None:
+            return replace(this, token=token), end
+        reads = tuple(found.coverage.get(ledger.READS, this.sources))  # the node writes another table by now
+        return replace(this, token=token, target=found.target, sources=reads), end
 
     def _mended(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> TableState | None:
         """What a runner left that died while it gave the table new columns: a flag that is not filled in."""
@@ -162,15 +196,28 @@ class Runner(Recorder):
 
     def next_job(self, job: Job, describe: Describe) -> Job:
         """The job of a node's next batch, with what earlier runs left."""
-        return self.remembering(job, self.after(job, self._records(job), None), describe(job.target))
+        records, state = self._records(job), describe(job.target)
+        return self.remembering(job, self.after(job, self._of_table(job, records, state), None), state)
 
     def _records(self, job: Job) -> list[ControlRow]:
-        """What is known of a node, and of its table from when a node of another name wrote it."""
+        """What is known of a node, and of tables that are called as its table is."""
         return self.store.control(job.node.name, job.target.label)
+
+    @staticmethod
+    def _of_table(job: Job, records: Sequence[ControlRow], state: TableState | None) -> list[ControlRow]:
+        """What is known of a node, and of its table from when a node or a project of another name wrote it."""
+        table_id = state.table_id if state else None
+        return ledger.of_table(records, job.project.config.project, job.target.label, table_id)
+
+    @staticmethod
+    def _own(job: Job, records: Sequence[ControlRow]) -> list[ControlRow]:
+        """The rows of a node under the name that its commits carry."""
+        return [r for r in records if r.by(job.project.config.project, job.node.name)]
 
     def after(self, job: Job, records: Sequence[ControlRow], landed: Landed | None) -> Batch:
         """The batch that follows on these records, to be committed to the table that this landed in."""
-        token = replace(self.token(job), number=max(fence.known(records), landed.commit.number if landed else 0) + 1)
+        known = fence.known(records, job.target.label)  # also by other names: numbers only go up
+        token = replace(self.token(job), number=max(known, landed.commit.number if landed else 0) + 1)
         loads = {i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id}
         sources = [i.label for i in job.inputs]
         return replace(ledger.next_batch(records, token, job.target.label, sources, now()), loads=loads)
@@ -183,7 +230,7 @@ class Runner(Recorder):
         this = self.after(job, records, self.landed(job, describe, state))
         batch = this.token.batch
         # after the records: somebody may have decided since, and whoever decides from here on takes this number
-        still = open_holds(self.store.changes(job.node.name), holds[0].run_id).get(job.node.name, [])
+        still = open_holds(self.store.changes(), holds[0].run_id).get(holds[0].target_table, [])
         if not still:
             raise Overtaken(
                 f"{job.node.name}: run {holds[0].run_id} holds no deletes any more: somebody decided on them "
@@ -192,28 +239,37 @@ class Runner(Recorder):
             )
         holds = still
         reason = f"rejected by a person; held by run {holds[0].run_id}"
-        self.store.log_changes(
-            [replace(h, run_id=self.run_id, batch=batch, verb="reject", reason=reason, at=now()) for h in holds]
-        )
+        told = replace(holds[0], run_id=self.run_id, node=job.node.name, batch=batch, verb="reject", reason=reason)
+        self.store.log_changes([replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds])
         coverage = {k: v for k, v in this.memory().items() if k != UNDOES}
-        coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
+        if holds[0].target_table == job.target.label:
+            coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
         note = f"{len(holds)} held deletes are rejected"
-        return self.record(this, began, Ending(Counts(held=coverage["held"]), 0, None, {}, coverage, (note,)))
+        held = Counts(held=int(coverage.get("held", 0)))
+        return self.record(this, began, Ending(held, 0, None, {}, coverage, (note,)))
 
     def remembering(self, job: Job, this: Batch, state: TableState | None) -> Job:
-        """The job with what earlier runs left; of a table that is gone there is nothing to go on from."""
-        memory = this.memory() if state is not None else {}
+        """The job with what earlier runs left; of a table that is gone, or is another one, there is nothing to use."""
+        memory = this.memory()
+        if state is None or memory.get(ledger.TABLE) not in (None, state.table_id):
+            memory = {}
+        elif (former := this.written_by) and former != job.project.config.project:
+            memory = {**memory, ledger.PROJECTS: sorted({*memory.get(ledger.PROJECTS, ()), former})}
         notebook = self.store.notebook() if memory.get("notes") else None
         past = replace(job.past, memory=memory, feed=self._feed, notebook=notebook)
         return replace(job, batch=this.token.batch, past=past)
 
     def _feed(self, target: Table) -> Feed | None:
         """How a table was last fed by a node."""
-        rows = self.store.writers(target.label)
-        if not rows:
+        rows, state = self.store.writers(target.label), delta_log.describe(target)
+        rows = [r for r in rows if state and r.table_id in (None, state.table_id)]
+        if rows:
+            coverage, last = ledger.covered(rows), ledger.finished(rows)
+        elif commit := delta_log.last_batch(target):  # the records are somewhere else: the table itself says so
+            coverage, last = commit.record.get("coverage", {}), commit.batch
+        else:
             return None
-        coverage = ledger.covered(rows)
-        batch = coverage.get(FEED, ledger.finished(rows))  # after an undo: the batch whose rows are there again
+        batch = coverage.get(FEED, last)  # after an undo: the batch whose rows are there again
         return Feed(batch, coverage) if batch is not None else None
 
     def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
@@ -236,6 +292,8 @@ class Runner(Recorder):
         if appends or state is None or last.get("digest") != job.digest:
             return False
         if last.get("target") != state.version or last.get(UNDOES) or not slices.repeatable(job.node):
+            return False
+        if last.get(ledger.TABLE) not in (None, state.table_id):
             return False
         now, then = slices.pinned(job, engine), last.get("sources", {})
         return now is not None and all(then.get(key) == pin for key, pin in now.items())
@@ -275,7 +333,10 @@ class Runner(Recorder):
             ready = Ready(outcome.changes, coverage, lambda: None, versions, made.fit.added, made.system)
         note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
         ready = replace(ready, warnings=(note,), recovery=note)
-        return self.lander(job, engine, this, landed.state).land(ready, began)
+        result = self.lander(job, engine, this, landed.state).land(ready, began)
+        if commit.run_id != self.run_id:
+            self._remark(this, result, note)
+        return result
 
 
 def _appended(job: Job, recovered: NodeResult, records: Sequence[ControlRow]) -> bool:

@@ -19,7 +19,8 @@ from strandline.errors import ReadError
 from strandline.job import Feed, Job
 from strandline.plan.reading import Input, hidden, is_lake, source_of, table_of
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
-from strandline.sql.portable import deterministic
+from strandline.sql.portable import deterministic, family
+from strandline.sql.values import ORDERED
 from strandline.strategy.changes import living
 from strandline.types import Relation, Schema, Table, TableState
 
@@ -143,8 +144,19 @@ def _read(job: Job, engine: Engine, input_: Input) -> _Read:
     if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF:
         return found
     if config.snapshot_column:
+        _refuse_unordered(job, found.scan.relation, config.snapshot_column)
         return _newest_value(job, engine, found, config.snapshot_column)
     return found if found.snapshot is not None else replace(found, snapshot=_extract(job, input_))
+
+
+def _refuse_unordered(job: Job, rows: Relation, name: str) -> None:
+    """Which extract is the newest, and whether it is the one that was compared before, must be certain."""
+    column = rows.schema.get(name)
+    if column is not None and family(column.type) not in ORDERED:
+        raise ReadError(
+            f"{job.node.name}: snapshot_column: `{column.name}` has type {column.type}, which cannot order extracts",
+            hint="choose a column of whole numbers, decimals, dates, timestamps or text",
+        )
 
 
 def _extract(job: Job, input_: Input) -> str:
@@ -165,11 +177,10 @@ def lake_of(job: Job, input_: Input) -> Table:
 
 
 def feed_of(job: Job, input_: Input) -> Feed | None:
+    """How a table was last fed, be it by a node of this project or of another; None when nobody knows."""
     lake = lake_of(job, input_)
-    if lake.location in job.planned:
-        return job.planned[lake.location].feed
-    writer = job.writer(lake)
-    return job.past.feed(lake) if writer else None
+    planned = job.planned.get(lake.location)
+    return planned.feed if planned else job.past.feed(lake)
 
 
 def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
@@ -213,14 +224,20 @@ def kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -
     if _compares_snapshots(job) and feed is not None:
         lake = lake_of(job, input_)
         writer = job.writer(lake)
-        if writer is not None and writer.write.mode == "append":
+        if (writer.write.mode if writer else feed.mode) == "append":
             if "batch_id" not in roles:
                 raise ReadError(
-                    f"{lake.label} does not say which rows belong to its newest snapshot",
-                    hint=f"run node `{writer.name}` once more: its rows will carry their batch",
+                    f"{lake.label} does not say which rows belong to its newest snapshot", hint=_told(writer)
                 )
             parts.append(eq(col(roles["batch_id"]), lit(feed.batch)))
     return all_of(parts) if parts else None
+
+
+def _told(writer: NodeConfig | None) -> str:
+    """What makes the snapshots of an appended table known."""
+    if writer is not None:
+        return f"run node `{writer.name}` once more: its rows will carry their batch"
+    return "declare the node that writes it in this project too, or say with snapshot_column which rows are newest"
 
 
 def _newest_value(job: Job, engine: Engine, found: _Read, column: str) -> _Read:
@@ -230,9 +247,10 @@ def _newest_value(job: Job, engine: Engine, found: _Read, column: str) -> _Read:
     if snapshot is None:
         raise ReadError(f"{job.node.name}: snapshot_column: there is no column `{column}`")
     highest = engine.fetch(select(named(exp.Max(this=col(snapshot.name)), "m")).from_(table(rows.name)))[0][0]
-    if highest is None:
-        return replace(found, snapshot=[None, snapshot.type], whole=True)
-    newest_, last = Mark(highest, snapshot.type), job.past.memory.get("snapshot")
+    last = job.past.memory.get("snapshot")
+    if highest is None:  # empty, and so no newer one: what was compared before stays the newest
+        return replace(found, snapshot=last or [None, snapshot.type], whole=True)
+    newest_ = Mark(highest, snapshot.type)
     if last is not None and _older(newest_, last):
         text = f"the newest snapshot {newest_.as_json()[0]} is older than {last[0]}, which was compared before"
         none = Scan(engine.query(rows_of(rows).where(exp.false())), found.scan.rows_read)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -19,10 +19,10 @@ from strandline.engine.base import Platform
 from strandline.errors import RevertRefused, StrandlineError, TakenBack
 from strandline.job import Job
 from strandline.journal import log
+from strandline.plan.graph import Graph
 from strandline.result import NodeResult
-from strandline.retry import Checkpoint
+from strandline.retry import Left
 from strandline.run import Runner
-from strandline.schedule import STOPS
 from strandline.types import Clock
 
 
@@ -83,15 +83,26 @@ class Together:
         return Job(self.project, node, Clock(datetime.now(UTC)))
 
 
-def left_together(
-    left: set[str], last: Checkpoint | None, groups: Mapping[str, Sequence[str]], history: Sequence[RunRow]
-) -> set[str]:
-    """The targets that the newest run took back because another one failed, and that nobody has written since."""
-    stopped = left | {name for name, status in (last.ended if last else {}).items() if status in STOPS}
-    runs = {last.run_id} if last else {r.run_id for r in history if r.node in left and r.status == "failed"}
+def with_others(left: Left, graph: Graph, history: Sequence[RunRow]) -> Left:
+    """What runs have left, with the targets that were taken back because of it and that nobody has written since."""
     newest: dict[str, RunRow] = {}
     for row in history:  # the newest first
         if row.counts:
             newest.setdefault(row.node, row)
-    beside = {name for names in groups.values() if stopped & set(names) for name in names if name in newest}
-    return {name for name in beside if json.loads(newest[name].coverage or "{}").get(UNDOES) in runs}
+    by = dict(left.by)
+    nodes = set(left.nodes)
+    for names in graph.groups.values():
+        open_ = nodes & set(names)
+        runs = {r.run_id for r in history if r.node in open_ and r.status == "failed"}
+        run = next((by[n] for n in names if n in open_ and n in by), None)
+        runs |= {run.run_id} if run else set()
+        back = {n for n in set(names) - open_ if n in newest and _undoes(newest[n]) in runs}
+        by |= dict.fromkeys(back, run) if run else {}
+        nodes |= back
+    return replace(left, nodes=[n for n in graph.order if n in nodes], by=by)
+
+
+def _undoes(row: RunRow) -> str | None:
+    """The run that a batch takes back."""
+    run: str | None = json.loads(row.coverage or "{}").get(UNDOES)
+    return run

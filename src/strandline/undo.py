@@ -6,20 +6,18 @@ Columns that the run added stay, and a table that the run made is empty afterwar
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from typing import Any
 
 from strandline import restore
 from strandline.batch import Landing
-from strandline.config.load import Project
-from strandline.config.resolve import locate
 from strandline.control.fence import counting
 from strandline.control.ledger import RunRow, Store
 from strandline.control.undo import BACK, Taking, in_the_way, takings
 from strandline.engine.base import Engine
+from strandline.engine.delta_log import describe
 from strandline.engine.delta_past import Commit, commits, unreadable
 from strandline.errors import Overtaken, UndoRefused, UsageError
 from strandline.faults import point
@@ -32,15 +30,19 @@ from strandline.types import TableState
 
 
 def planned(
-    jobs: Sequence[Job], run_id: str, history: Sequence[RunRow], noted: set[tuple[str, str]]
+    jobs: Sequence[Job], run_id: str, everybody: Sequence[RunRow], noted: set[tuple[str, str]]
 ) -> list[tuple[Job, Taking]]:
-    """What an undo will do, the last node first; raises when something is in the way."""
+    """What an undo will do, the last node first; raises when something is in the way.
+
+    `everybody` is the history of all projects: runs of others may have consumed what this one made.
+    """
     by_node = {job.node.name: job for job in jobs}
+    history = [r for r in everybody if r.project == jobs[0].project.config.project]
     taken = takings(history, run_id, noted)
     gone = [t for t in taken if t.node not in by_node or by_node[t.node].target.label != t.table]
     if gone:
         raise UndoRefused(run_id, [f"{t.table}: node `{t.node}` of this project no longer writes it" for t in gone])
-    looked = [_looked(by_node[t.node], t, history, noted) for t in taken]
+    looked = [_looked(by_node[t.node], t, everybody, noted) for t in taken]
     if obstacles := [o for _, found in looked for o in found]:
         raise UndoRefused(run_id, obstacles)
     order = {job.node.name: i for i, job in enumerate(jobs)}
@@ -49,9 +51,9 @@ def planned(
 
 def of_node(job: Job, run_id: str, store: Store) -> Taking | None:
     """What is to be taken back of one node of a run; None when the run has changed nothing there."""
-    mine = [row for row in store.runs() if row.node == job.node.name]
+    alone = [row for row in store.runs() if row.run_id != run_id or row.node == job.node.name]
     try:
-        found = takings(mine, run_id, noted_in(store))
+        found = takings(alone, run_id, noted_in(store))
     except UsageError:  # it was quiet, or finished what another run had begun
         return None
     return found[0]
@@ -63,22 +65,23 @@ def _looked(
     """A batch to take back, with the version of its events; and what is in the way of it now."""
     places = {p.label: p for p in (job.target, job.events) if p}
     past = {label: commits(place) for label, place in places.items()}
-    taking = replace(taking, events=_events(job, taking, past))
-    place = cache(partial(_place, job.project))
-    obstacles = [str(o) for o in in_the_way(taking, history, past, noted, place)]
+    if not past[job.target.label]:  # also under a batch that had only held deletes of it
+        return taking, [f"{job.target.label}: the table is gone"]
+    taking = replace(taking, events=_events(job, taking, past), carried=_carried(taking, past[job.target.label]))
+    ids = {label: state.table_id for label, place in places.items() if (state := describe(place))}
+    obstacles = [str(o) for o in in_the_way(taking, history, past, noted, ids)]
     for label, version in taking.made:
         lost = unreadable(places[label], version - 1) if version else None
         obstacles += [f"{label}: {lost}"] if lost else []
     return taking, obstacles
 
 
-def _place(project: Project, label: str) -> str:
-    """Where a table is that the records call so: two connections may lead to one folder."""
-    for name, connection in project.config.connections.items():
-        if connection.type == "lake" and label.startswith(f"{name}."):
-            location = locate(project, name, label.removeprefix(f"{name}."))
-            return location if "://" in location else os.path.realpath(location)
-    return label
+def _carried(taking: Taking, past: Sequence[Commit]) -> Mapping[str, Any] | None:
+    """What the commit before says itself, when the records of its batch are lost."""
+    made = taking.batch.version
+    if taking.before is not None or not made:
+        return None
+    return next((c.record for c in reversed(past) if c.version < made and "coverage" in c.record), None)
 
 
 def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> tuple[str, int] | None:
@@ -110,7 +113,7 @@ def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeR
 
 def _still(store: Store, job: Job, taking: Taking) -> Taking:
     """What was found before, if it is still so; somebody may have run meanwhile."""
-    history = store.runs()
+    history = store.all_runs()
     taking, obstacles = _looked(job, taking, history, noted_in(store))
     if (taking.batch.run_id, taking.node, taking.batch.batch) not in counting(history):
         obstacles.append(f"{taking.table}: somebody else has undone it meanwhile")

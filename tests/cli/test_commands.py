@@ -162,6 +162,29 @@ def test_status_remembers_nodes_that_left(cli: Call, shop: Path) -> None:
     assert "no longer in the project" in answer.out
 
 
+@pytest.mark.parametrize("status", ["RUNNING", "FAILED"])
+def test_status_promises_no_run_of_a_node_that_left(cli: Call, shop: Path, status: str) -> None:
+    from dataclasses import replace
+
+    import strandline
+
+    cli("run", "--project-dir", "shop")
+    store = strandline.load(shop).store
+    begun = {"batch_id": "gold_revenue/2", "batch_status": status, "batch_completed_at": None}
+    assert store.put([replace(r, **begun) for r in store.control("gold_revenue")])
+    file = shop / "strandline.yaml"
+    there = file.read_text()
+    file.write_text(there.replace("name: gold_revenue", "name: gold_income"))
+    said = " ".join(cli("status", "--project-dir", "shop").out.split())
+    assert said.count("no longer in the project") == 1
+    assert "bring it back under that name and run it once" in said
+    assert "the next run" not in said
+    file.write_text(there)
+    assert cli("run", "--project-dir", "shop", "--select", "gold_revenue").code == 0
+    states = {n["name"]: n["status"] for n in cli("status", "--project-dir", "shop", "--json").json["nodes"]}
+    assert states["gold_revenue"] == "SUCCESS"  # as it was promised
+
+
 def test_history_newest_first(cli: Call, shop: Path) -> None:
     assert "no batch yet" in cli("history", "--project-dir", "shop").out
     cli("run", "--project-dir", "shop")

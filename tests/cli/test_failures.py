@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from tests.cli.conftest import Call
 
 COMMANDS = ["validate", "plan", "run", "status", "history", "ls"]
@@ -89,6 +91,17 @@ def test_a_bug_is_one_line(cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatc
     assert answer.err == "internal error: ZeroDivisionError: what, run again with --debug\n"
     assert "Traceback" in cli("run", "--project-dir", "shop", "--debug").err
     assert cli("run", "--project-dir", "shop", "--json").json["error"]["code"] == "internal"
+
+
+def test_a_panic_of_the_table_library_is_an_error_too(cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(*_args: object, **_options: object) -> None:
+        write_deltalake(shop / "a^b", pa.table({"id": [1]}))  # no project may have such a name: deltalake panics
+
+    monkeypatch.setattr("strandline.project.StrandlineProject.run", panic)
+    answer = cli("run", "--project-dir", "shop", "--json")
+    assert answer.code == 1
+    assert answer.json["error"]["code"] == "table"
+    assert "Traceback" not in answer.err
 
 
 def test_a_secret_in_an_unexpected_error_is_not_said(cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,12 @@ WRITES: dict[str, Case] = {
 }  # fmt: skip
 
 REST: dict[str, Case] = {
+    "first run of a comparison": ({19: params("source_connection: erp, source_table: customers, on_first_run: error", "sql_compare")}, 19, f"{PARAMS}.on_first_run", "`on_first_run: error` does nothing with mode: sql_compare", "it is for mode: snapshot_diff"),
+    "first run of a window": ({15: LIMITED, 19: params("on_first_run: error", "watermark_window")}, 19, f"{PARAMS}.on_first_run", "`on_first_run: error` does nothing with mode: watermark_window", "it is for mode: snapshot_diff"),
+    "a flag for a share": ({19: params("max_delete_percent: true")}, 19, f"{PARAMS}.max_delete_percent", "expected a number, found true", None),
+    "a flag for a count": ({19: params("max_delete_count: false")}, 19, f"{PARAMS}.max_delete_count", "expected a whole number, found false", None),
+    "a flag for a gap": ({15: LIMITED, 19: params("max_window_gap: true", "watermark_window")}, 19, f"{PARAMS}.max_window_gap", "found true", None),
+    "a flag for a lag": ({15: read("incremental: {mode: stateful, column: a, watermark_lag: true}")}, 15, "nodes[silver].read.incremental.watermark_lag", "found true", None),
     "two steps": ({18: "- {operation: detect_deletes, params: {mode: snapshot_diff, keys: [customer_id]}}", 19: "", 17: "steps:\n        - {operation: detect_deletes, params: {mode: snapshot_diff, keys: [customer_id]}}"}, 19, "nodes[silver].transform.steps[1].operation", "a second `detect_deletes` step: a node finds deletes in one way", "keep one of them"),
     "step and setting": ({14: ON, 15: LIMITED, 19: COMPARE}, 14, SETTINGS, "`delete_missing` finds deletes by a watermark's window, and the step by sql_compare", "only a step with mode: watermark_window may stand beside it"),
     "filter that is none": ({19: params('target_filter: "region ="')}, 19, f"{PARAMS}.target_filter", "this condition cannot be read", None),

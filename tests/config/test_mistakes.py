@@ -101,6 +101,11 @@ CROSS: dict[str, tuple[str, str, int, str, str, str | None]] = {
     "table around a table": ("path: lake/silver", "path: lake/bronze/customers", 15, f"{SILVER}.write.table", "lies inside the table of node `bronze_customers`", None),
     "a lake below #": ("path: lake/silver", "path: 'lake/a#b'", 7, "connections.silver.path", "lake/a#b`, and table formats take `#` in a name", "move the project"),
     "a lake below %": ("path: lake/silver", "path: 'lake/a%20b'", 7, "connections.silver.path", "lake/a%20b`, and table formats take `%20` in a name", "another folder"),
+    "a lake below ?": ("path: lake/silver", "path: 'lake/a?b'", 7, "connections.silver.path", "lake/a?b`, and table formats take `?` in a name", "another folder"),
+    "a lake below ^": ("path: lake/silver", "path: 'lake/a^b'", 7, "connections.silver.path", "table formats take `^` in a name", "another folder"),
+    "a lake below |": ("path: lake/silver", "path: 'lake/a|b'", 7, "connections.silver.path", "table formats take `|` in a name", "another folder"),
+    "a lake below a backslash": ("path: lake/silver", "path: 'lake/a\\b'", 7, "connections.silver.path", "table formats take `\\` in a name", "another folder"),
+    "a lake below a tab": ("path: lake/silver", 'path: "lake/a\\tb"', 7, "connections.silver.path", "lake/a\\tb`, and table formats take `\\t` in a name", "another folder"),
     "depends on nobody": (READ, READ + "\n    depends_on: [silver_custmers]", 11, f"{BRONZE}.depends_on[0]", "unknown node `silver_custmers`", "did you mean `silver_customers`"),
     "control connection": ("engine: pandas", "control: {connection: brnze}", 2, "control.connection", "unknown connection `brnze`", "did you mean `bronze`?"),
     "control in a database": ("engine: pandas", "control: {connection: erp}", 2, "control.connection", "the control tables need a lake connection", None),
@@ -149,7 +154,7 @@ FINE = {
     "one source, steps": (READ_LAKE, "sources: [{connection: bronze, table: c, alias: source}]\n    transform: {steps: [{operation: drop, params: {columns: [a]}}]}"),
     "references": ('"sqlite:///shop.db"', '"postgresql://${env:U}:${env:P}@db/shop?password=${env:P}", user: "${env:U}"'),
     "secret for Spark": ("engine: pandas", 'spark: {config: {spark.hadoop.fs.s3a.secret.key: "${env:S3}"}}'),
-    "a lake below 100 %": ("path: lake/silver", "path: 'lake/100% {b}?'"),
+    "a lake below 100 %": ("path: lake/silver", "path: 'lake/100% {b} <ü&*>'"),
     "a cloud path": ("path: lake/silver", "path: s3://bucket/silver"),
 }  # fmt: skip
 
@@ -193,7 +198,9 @@ def test_no_name_leaves_its_connection(
     assert str(found.key).endswith((".table", ".path"))
 
 
-@pytest.mark.parametrize("name", [".", "a//b", "*", "a:b", "_delta_log", "a/_delta_log", " a", "a%20b", "a#b"])
+@pytest.mark.parametrize(
+    "name", [".", "a//b", "*", "a:b", "_delta_log", "a/_delta_log", " a", "a%20b", "a#b", "a?b", "a^b", "a|b"]
+)
 def test_names_that_are_no_table(problems: Problems, name: str) -> None:
     (found,) = problems(changed("table: customers, mode: append", f'table: "{name}", mode: append'))
     assert found.key == f"{BRONZE}.write.table"

@@ -61,8 +61,9 @@ class MemoryStore:
         self.rows.update({(r.target_table, r.source_table): r for r in rows})
         return True
 
-    def ended(self, app_id: str, node: str, after: int) -> RunRow | None:
-        return next((r for r in reversed(self.logged) if r.counts and r.node == node and r.batch > after), None)
+    def ended(self, app_id: str, after: int) -> RunRow | None:
+        mine = (r for r in reversed(self.logged) if r.counts and r.token.rpartition("/")[0] == app_id)
+        return next((r for r in mine if r.batch > after), None)
 
     def log(self, row: RunRow) -> None:
         self.logged.append(row)
@@ -83,6 +84,9 @@ class MemoryStore:
 
     def runs(self, limit: int | None = None) -> list[RunRow]:
         return self.logged[-(limit or 0) :]
+
+    def all_runs(self) -> list[RunRow]:
+        return self.runs()
 
 
 class Lab:

@@ -68,6 +68,7 @@ class Past:
     keys: list[str]
     mark: Literal["bigint", "timestamp_ntz"]
     lag: int | None
+    initial: bool  # does the first read begin at a bound of the configuration's?
     deletes: Literal["none", "soft", "hard"]
     partition_by: list[str]
     limits: Mapping[str, Any]
@@ -79,9 +80,14 @@ class Past:
     def columns(self) -> oracle.Columns:
         return [("k1", "bigint"), ("k2", "string"), ("p", "string"), ("m", self.mark), ("v", "bigint")]
 
+    def marked(self, number: int) -> Any:
+        """A number as a mark."""
+        return number if self.mark == "bigint" else datetime(2024, 6, 1) + timedelta(days=number)
+
 
 BOTH = [BRONZE, SILVER]
 ORDERS = [BOTH, BOTH, BOTH, [BRONZE], [SILVER], [BRONZE, SILVER, SILVER], [BRONZE, BRONZE, SILVER]]
+INITIAL = -1  # some of the first rows lie below it
 KINDS = {"put": 4, "drop": 9, "touch": 4, "back": 12, "move": 2, "again": 2, "prune": 1, "clear": 1}
 
 
@@ -113,6 +119,7 @@ def pasts(draw: DrawFn, shape: Shape) -> Past:
         keys=dice.choice([["k1"], ["k1", "k2"]]),
         mark=dice.choice(["bigint", "timestamp_ntz"]),
         lag=dice.choice([None, 0, 2, 4, 6]) if shape.stateful else None,
+        initial=shape.stateful and dice.choice([False, False, True]),
         deletes="none" if shape.detect == "none" else dice.choice(["soft", "soft", "hard"]),
         partition_by=dice.choice([[], ["p"]]),
         limits=limits(dice) if shape.detect != "none" else {},
@@ -171,9 +178,7 @@ class Source:
         """A row whose mark lies around the number of the run: new, on the bound, late, or unknown."""
         pick = self.dice.choice
         shift = pick([0, 0, 1, 1, -1, -2, -4, None])
-        m: Any = None if shift is None else 2 * number + shift
-        if m is not None and self.past.mark == "timestamp_ntz":
-            m = datetime(2024, 6, 1) + timedelta(days=m)
+        m = None if shift is None else self.past.marked(2 * number + shift)
         k1, k2 = pick([1, 2, 3, 4, 5, 1, 2, 3, None]), pick(["a", "a", "a", "b", None])
         return {"k1": k1, "k2": k2, "p": pick(["x", "x", "y", None]), "m": m, "v": pick([0, 1, 2])}
 
@@ -195,7 +200,7 @@ def nodes_of(past: Past) -> list[dict[str, Any]]:
     shape = past.shape
     read: dict[str, Any] = {"connection": "erp", "table": "t"}
     if shape.stateful:
-        read["incremental"] = {"mode": "stateful", "column": "m", **_lag(past)}
+        read["incremental"] = {"mode": "stateful", "column": "m", **_lag(past), **_initial(past)}
     write: dict[str, Any] = {"connection": "lake", "table": SILVER, "mode": shape.mode, "keys": past.keys}
     if past.partition_by:
         write["partition_by"] = past.partition_by
@@ -215,6 +220,10 @@ def _lag(past: Past) -> dict[str, Any]:
     if past.lag is None:
         return {}
     return {"watermark_lag": past.lag if past.mark == "bigint" else f"{past.lag}d"}
+
+
+def _initial(past: Past) -> dict[str, Any]:
+    return {"initial_value": str(past.marked(INITIAL))} if past.initial else {}
 
 
 def _detect(past: Past, node: dict[str, Any]) -> list[dict[str, Any]]:
@@ -362,7 +371,8 @@ class Expected:
             case "sql_compare":
                 return histories.by_source(self.source.rows, keys)
             case "watermark_window":
-                return histories.by_window(slice_, keys, "m", self._low(last.mark), self.past.partition_by)
+                low, first = self._low(last.mark), last.mark is None
+                return histories.by_window(slice_, keys, "m", low, self.past.partition_by, first=first)
         return histories.by_presence(slice_, keys)
 
     def _snapshot(self, now: datetime | None) -> Any:
@@ -371,6 +381,8 @@ class Expected:
 
     def _low(self, mark: Any) -> Any:
         lag = self.past.lag
+        if mark is None and self.past.initial:
+            return self.past.marked(INITIAL)
         if lag is None or self.past.mark == "bigint":
             return histories.lower_bound(mark, lag)
         return histories.lower_bound(mark, timedelta(days=lag))

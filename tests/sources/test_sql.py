@@ -14,7 +14,7 @@ from strandline.control.watermark import Mark, limits
 from strandline.engine.base import SqlEndpoint, SqlSource
 from strandline.engine.delta_log import open_table
 from strandline.engine.local.workspace import LocalPlatform
-from strandline.engine.sources.sql import plan_read
+from strandline.engine.sources.sql import opened, plan_read
 from strandline.errors import CastError, ReadError
 from strandline.plan.pushdown import predicates, pushed
 from strandline.sql.expr import col, select
@@ -92,6 +92,40 @@ def test_a_query_with_a_cte_and_computed_columns(tmp_path, platform, shop):
         (8, Decimal("2.00"), 16),
         (9, Decimal("2.25"), 18),
     ]
+
+
+ENDINGS = ["-- all of them", ";\n-- all of them\n", "; /* all */ ;", "\n/* all\n of them */", " -- ü😀 ; --"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("where", ["sqlite", "postgres"])
+def test_a_query_may_end_in_a_comment(tmp_path, shop, request, where, ending):
+    url = f"sqlite:///{tmp_path}/shop.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    endpoint = SqlEndpoint("erp", sqlalchemy.make_url(url), lambda: None)
+    query = f"/* keys */ SELECT 1 AS id, 'ü😀 -- ; ' AS name {ending}"
+    statement = plan_read(SqlSource(endpoint, query=query), partitioned=False).statement
+    with opened(endpoint) as connection:
+        assert connection.exec_driver_sql(statement).one()[1] == "ü😀 -- ; "
+
+
+def test_a_query_with_a_comment_is_read_and_compared(tmp_path, platform, shop):
+    shop.execute("CREATE TABLE t (id INTEGER, name TEXT)")
+    shop.executemany("INSERT INTO t VALUES (?, 'a')", [(1,), (2,)])
+    shop.commit()
+    step = {
+        "mode": "sql_compare",
+        "keys": ["id"],
+        "source_connection": "erp",
+        "source_query": "SELECT id FROM t -- all",
+    }
+    node = bronze({"query": "SELECT id, name\nFROM t;\n-- all of them"})
+    node["transform"] = {"steps": [{"operation": "detect_deletes", "params": {**step, "max_delete_percent": None}}]}
+    node["write"] |= {"mode": "upsert", "keys": ["id"]}
+    run(tmp_path, platform, node)
+    shop.execute("DELETE FROM t WHERE id = 1")
+    shop.commit()
+    _, table = run(tmp_path, platform, node)
+    assert {r["id"]: r["_is_deleted"] for r in table.rows} == {1: True, 2: False}
 
 
 @pytest.mark.parametrize("column", ["id", "day"])

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlglot import exp
 from tests.parity.lab import lab
 from tests.sql.rows import ROWS
 
 from strandline.engine.base import Platform
 from strandline.errors import TransformError
-from strandline.sql.portable import parse, refuse_untested
+from strandline.sql.expr import cast, lit, named, select
+from strandline.sql.portable import checked_cast, parse, refuse_untested
 from strandline.testing.frames import spelled
 from strandline.testing.oracle import Frame
 
@@ -123,3 +125,58 @@ def test_a_column_without_a_type_is_text(platform: Platform) -> None:
     found = answer(platform, "SELECT id, NULL AS x FROM source")
     assert found.columns == [("id", "int"), ("x", "string")]
     assert {row["x"] for row in found.rows} == {None}
+
+
+EXACT = [  # what is cast, its type, the type asked for, and what it is there; None: it does not fit as it is
+    ("2.00", "decimal(10,2)", "bigint", "2"),
+    ("-1.50", "decimal(10,2)", "bigint", None),
+    ("0.5", "double", "int", None),
+    ("-3.0", "double", "int", "-3"),
+    ("3e9", "double", "int", None),
+    ("9223372036854775808", "double", "bigint", None),
+    ("NaN", "double", "bigint", None),
+    ("1e300", "double", "decimal(38,0)", None),
+    ("1.20", "decimal(10,2)", "decimal(10,1)", "1.2"),
+    ("1.25", "decimal(10,2)", "decimal(10,1)", None),
+    ("99.99", "decimal(4,2)", "decimal(4,1)", None),
+    ("123.0", "decimal(4,1)", "decimal(2,0)", None),
+    ("1.5", "double", "decimal(10,1)", "1.5"),
+    ("0.1", "double", "decimal(38,18)", "0.100000000000000000"),
+    ("1.25", "double", "decimal(10,1)", None),
+    ("0.5", "float", "decimal(10,2)", "0.50"),
+    ("0.5", "decimal(10,2)", "double", "0.5"),
+    ("0.1234567890123456789012345678", "decimal(38,28)", "double", None),
+    ("9007199254740992", "bigint", "double", "9007199254740992.0"),
+    ("9007199254740993", "bigint", "double", None),
+    ("9223372036854775807", "bigint", "double", None),
+    ("1.5", "double", "float", "1.5"),
+    ("1.1", "double", "float", None),
+    ("128", "bigint", "tinyint", None),
+    ("127", "bigint", "tinyint", "127"),
+    ("7", "bigint", "decimal(3,2)", "7.00"),
+    ("77", "bigint", "decimal(3,2)", None),
+    ("2", "int", "boolean", None),
+    ("1", "int", "boolean", "True"),
+    ("2024-06-01 00:00:00", "timestamp", "date", "2024-06-01"),
+    ("2024-06-01 10:00:00", "timestamp", "date", None),
+    ("2024-06-01 00:00:00", "timestamp_ntz", "date", "2024-06-01"),
+    ("2024-06-01 00:00:00.000001", "timestamp_ntz", "date", None),
+    ("2024-06-01", "date", "timestamp_ntz", "2024-06-01 00:00:00"),
+    ("1.200", "string", "decimal(10,1)", "1.2"),
+    (".50", "string", "decimal(10,1)", "0.5"),
+    ("-1.25", "string", "decimal(10,1)", None),
+    ("7.0", "string", "decimal(10,0)", "7"),
+    ("7.01", "string", "decimal(10)", None),
+    ("7.0", "string", "bigint", None),
+    ("x", "string", "decimal(10,1)", None),
+]
+
+
+def test_an_exact_cast_neither_cuts_nor_rounds(platform: Platform) -> None:
+    def exact(text: str, source: str, target: str) -> exp.Expr:
+        return checked_cast(cast(lit(text), source), source, target, "k", safe=True, exact=True)
+
+    with platform.workspace("exact") as engine:
+        row = engine.fetch(select(*(named(exact(*case[:3]), f"c{n}") for n, case in enumerate(EXACT))))[0]
+    found = [(*case[:3], None if value is None else str(value)) for case, value in zip(EXACT, row, strict=True)]
+    assert found == EXACT

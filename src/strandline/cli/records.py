@@ -24,6 +24,12 @@ _MEANING = {
     "the record or does the batch again (an undo is asked for again)",
     "FAILED": "the next run looks into the table: if this batch landed, it finishes the record, else it does it again",
 }
+_GONE = {
+    "RUNNING": "its runner died, or is at work; the node is no longer in the project, so no run finishes the record: "
+    "bring it back under that name and run it once",
+    "FAILED": "the node is no longer in the project, so no run finds out whether this batch landed: "
+    "bring it back under that name and run it once",
+}
 _UNDO_FAILED = "nothing of this batch was written; it was to undo run {0}, which no run does: strandline undo {0}"
 
 
@@ -79,7 +85,7 @@ def _states(project: StrandlineProject) -> list[dict[str, Any]]:
 def _meaning(state: dict[str, Any], failed: RunRow | None) -> str | None:
     if state["status"] == "FAILED" and failed and failed.batch == state["batch"] and failed.takes_back:
         return _UNDO_FAILED.format(failed.takes_back)
-    return _MEANING.get(state["status"])
+    return (_MEANING if state["in_project"] else _GONE).get(state["status"])
 
 
 def _recovery(state: dict[str, Any], batch: RunRow | None) -> dict[str, Any] | None:
@@ -115,8 +121,8 @@ def _notes(node: dict[str, Any]) -> list[str]:
         f"{plural(n, 'delete')} held by run {run_id}: strandline approve {run_id}, or reject {run_id}"
         for run_id, n in node["holds"].items()
     ]
-    notes = [node["error"], node["meaning"], mended, *held, None if node["in_project"] else "no longer in the project"]
-    return [n for n in notes if n]
+    gone = None if node["in_project"] or node["meaning"] else "no longer in the project"
+    return [n for n in (node["error"], node["meaning"], mended, *held, gone) if n]
 
 
 def history(

@@ -42,7 +42,7 @@ def plan(
         with Progress(talk, chosen, starting=starting(project)) as progress:
             result = project.plan(select, observer=progress, out=out)
         talk.say(f"\n{_foreseen(result)}")
-        if out is not None and result.exit_code != 1:
+        if out is not None and result.whole:
             talk.say(f"Kept in {out}: strandline run --plan {out}")
         talk.data(result.as_dict())
         return result.exit_code
@@ -106,12 +106,18 @@ def starting(project: StrandlineProject) -> str | None:
 def _foreseen(result: PlanResult) -> str:
     """What the run would do in one sentence, and that nothing was done."""
     touched = [n for n in result.nodes if n.inserted or n.updated or n.deleted]
-    failed = [n for n in result.nodes if n.status in ("failed", "skipped")]
+    refused = [n for n in result.nodes if n.refused]
+    failed = [n for n in result.nodes if n.status == "failed" and not n.refused]
+    skipped = [n for n in result.nodes if n.status == "skipped"]
     inserted, updated, deleted = (sum(getattr(n, verb) for n in touched) for verb in ("inserted", "updated", "deleted"))
     would = f"A run would insert {inserted:,}, update {updated:,} and delete {deleted:,} rows"
     would += f" in {len(touched):,} of {plural(len(result.nodes), 'node')}."
+    if refused:
+        would += f" {plural(len(refused), 'node')} would fail, because the deletes are refused."
     if failed:
-        would += f" {plural(len(failed), 'node')} could not be planned."
+        would += f" {plural(len(failed) + len(skipped), 'node')} could not be planned."
+    elif skipped:
+        would += f" {plural(len(skipped), 'node')} would be skipped."
     if held := sum(n.held for n in result.nodes):
         would += f" {plural(held, 'delete')} would be held."
     return f"{would} Nothing was written."

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 import typer
 
 from strandline.cli.text import clean, indented
-from strandline.errors import ConfigError, StrandlineError
+from strandline.errors import ConfigError, StrandlineError, panics_told
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +88,8 @@ class Talk:
         """Turns whatever goes wrong inside into words, JSON and an exit code."""
         with self._clean_stdout():
             try:
-                yield self
+                with panics_told():
+                    yield self
             except StrandlineError as e:
                 self._trace()
                 self.error(e.as_dict(), e.problems if isinstance(e, ConfigError) else ())

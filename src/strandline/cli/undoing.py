@@ -58,7 +58,7 @@ def retry(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
-    """Run what failed in the newest run, what it never reached, and what waits for those; nothing else."""
+    """Run what runs have left and none has done since: what failed or was never reached, and what waits for those."""
     with Talk(json, quiet, debug).guard() as talk:
         from strandline.cli.progress import Progress
 

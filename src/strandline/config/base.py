@@ -9,13 +9,15 @@ from typing import Annotated, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
+    Field,
     StringConstraints,
     ValidationError,
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError
 
 from strandline.config.positions import Mistake
 from strandline.config.queries import SqlError
@@ -24,6 +26,19 @@ SALVAGE = "salvage"
 """As the context of a validation: read what can be read of a map whose mistakes are told already."""
 
 Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _no_flag(value: object) -> object:
+    """Pydantic would take `true` for 1."""
+    if isinstance(value, bool):
+        raise PydanticKnownError("float_type")
+    return value
+
+
+NO_FLAG = BeforeValidator(_no_flag)
+Number = Annotated[float, Field(ge=0), NO_FLAG]
+Whole = Annotated[int, Field(ge=0), NO_FLAG]
+Count = Annotated[int, Field(ge=1), NO_FLAG]
 
 
 def sql_text(check: Callable[[str], object]) -> AfterValidator:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from strandline.config.base import Model, Text, refusal, repeated
+from strandline.config.base import NO_FLAG, Count, Model, Number, Text, Whole, refusal, repeated
 from strandline.config.increments import duration
 from strandline.config.positions import Mistake
 from strandline.errors import did_you_mean
@@ -77,13 +77,13 @@ class DeleteDetectionConfig(Model):
     source_query: Text | None = None
     snapshot_column: Text | None = None
     on_first_run: Literal["skip", "error"] = "skip"
-    max_delete_percent: float | None = Field(default=50.0, ge=0)
-    max_delete_count: int | None = Field(default=None, ge=0)
+    max_delete_percent: Number | None = 50.0
+    max_delete_count: Whole | None = None
     on_threshold_breach: Literal["warn", "error", "skip", "hold"] = "warn"
     on_empty_source: Literal["hold", "error", "apply"] = "hold"
     target_filter: Text | None = None
-    confirm_runs: int = Field(default=1, ge=1)
-    max_window_gap: str | int | float | None = None
+    confirm_runs: Count = 1
+    max_window_gap: Annotated[str | int | float | None, NO_FLAG] = None
 
     @field_validator("mode", mode="before")
     @classmethod
@@ -97,7 +97,7 @@ class DeleteDetectionConfig(Model):
     def mistakes(self) -> Iterator[Mistake]:
         if self.mode is DeleteDetectionMode.NONE:
             return
-        compare, window = DeleteDetectionMode.SQL_COMPARE, DeleteDetectionMode.WATERMARK_WINDOW
+        compare = DeleteDetectionMode.SQL_COMPARE
         if not self.keys:
             yield Mistake(("keys",), f"delete_detection: 'keys' required for mode='{self.mode}'")
         for index, name in repeated(self.keys):
@@ -106,16 +106,23 @@ class DeleteDetectionConfig(Model):
             yield Mistake(("source_connection",), "delete_detection: 'source_connection' required for sql_compare")
         if self.mode is compare and not self.source_table and not self.source_query:
             yield Mistake(("source_table",), "delete_detection: 'source_table' or 'source_query' required")
-        needs = {"source_connection": compare, "source_table": compare, "source_query": compare}
-        needs |= {"snapshot_column": DeleteDetectionMode.SNAPSHOT_DIFF, "max_window_gap": window}
-        for key, mode in needs.items():
-            if getattr(self, key) is not None and self.mode is not mode:
-                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {mode}")
+        yield from self._idle_mistakes()
         if self.mode is DeleteDetectionMode.FEED:
             yield from self._once_mistakes()
         if isinstance(self.max_window_gap, str) and duration(self.max_window_gap) is None:
             message = f"{self.max_window_gap!r} is not a duration"
             yield Mistake(("max_window_gap",), message, "write it like 12h, 7d or 2w")
+
+    def _idle_mistakes(self) -> Iterator[Mistake]:
+        compare, diff = DeleteDetectionMode.SQL_COMPARE, DeleteDetectionMode.SNAPSHOT_DIFF
+        needs = {"source_connection": compare, "source_table": compare, "source_query": compare}
+        needs |= {"snapshot_column": diff, "max_window_gap": DeleteDetectionMode.WATERMARK_WINDOW}
+        for key, mode in needs.items():
+            if getattr(self, key) is not None and self.mode is not mode:
+                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {mode}")
+        if self.on_first_run == "error" and self.mode is not diff:  # the other modes compare with no earlier snapshot
+            message = f"`on_first_run: error` does nothing with mode: {self.mode}"
+            yield Mistake(("on_first_run",), message, f"it is for mode: {diff}")
 
     def _once_mistakes(self) -> Iterator[Mistake]:
         """A feed says once that a row is gone."""

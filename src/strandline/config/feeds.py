@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from strandline.config.base import Model, Text, repeated
+from strandline.config.base import Model, Text, Whole, repeated
 from strandline.config.positions import Mistake
 
 FEED_KEYS = ("primary_keys", "deduplication_columns", "load_id", "from_version")
@@ -35,7 +35,7 @@ class FeedOptions(Model):
     primary_keys: list[Text] = Field(default_factory=list)
     deduplication_columns: list[Text] = Field(default_factory=list)
     load_id: Text | None = None
-    from_version: int | None = Field(default=None, ge=0)
+    from_version: Whole | None = None
 
 
 def feed_mistakes(options: FeedOptions, *, used: bool, instead: str) -> Iterator[Mistake]:

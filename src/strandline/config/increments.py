@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from strandline.config.base import Model, Text, sql_text
+from strandline.config.base import NO_FLAG, Model, Text, sql_text
 from strandline.config.feeds import FeedOptions, feed_mistakes
 from strandline.config.positions import Mistake
 
@@ -55,8 +55,8 @@ class IncrementalConfig(FeedOptions):
 
     mode: Literal["stateful", "rolling_window", "cdf"]
     column: Text | None = None
-    watermark_lag: int | float | str | None = None
-    initial_value: Scalar | None = None
+    watermark_lag: Annotated[int | float | str | None, NO_FLAG] = None
+    initial_value: Annotated[Scalar | None, NO_FLAG] = None
     lookback: str | None = None
 
     @property

@@ -155,7 +155,7 @@ def _found(value: Any) -> str:
 
 
 def _quotable(value: Any) -> bool:
-    return isinstance(value, int | float | dt.date)
+    return isinstance(value, int | float | dt.date) and not isinstance(value, bool)
 
 
 def _one_of(choices: list[str]) -> str:

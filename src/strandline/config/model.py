@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from strandline.config.base import Model, Text, repeated, sql_text
+from strandline.config.base import Count, Model, Number, Text, repeated, sql_text
 from strandline.config.connections import Connection
 from strandline.config.increments import SettingsConfig
 from strandline.config.positions import Loc, Mistake
@@ -184,8 +184,8 @@ class RetryConfig(Model):
     ```
     """
 
-    attempts: int = Field(default=3, ge=1)
-    wait: float = Field(default=0.5, ge=0)
+    attempts: Count = 3
+    wait: Number = 0.5
 
 
 class ProjectConfig(Model):

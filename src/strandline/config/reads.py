@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from strandline.config.base import Model, Text, repeated
+from strandline.config.base import Count, Model, Text, repeated
 from strandline.config.feeds import FeedOptions, feed_mistakes
 from strandline.config.increments import IncrementalConfig, WatermarkConfig
 from strandline.config.positions import Mistake
@@ -68,7 +68,7 @@ class ReadConfig(Model):
     schema_: dict[str, str] | None = Field(default=None, alias="schema")
     options: CsvOptions | None = None
     partition_column: Text | None = None
-    num_partitions: int | None = Field(default=None, ge=1)
+    num_partitions: Count | None = None
     incremental: IncrementalConfig | None = None
     watermark: list[WatermarkConfig] = Field(default_factory=list)
     include_deleted: bool = False

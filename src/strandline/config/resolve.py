@@ -24,7 +24,8 @@ REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SECRET_FIELDS = ("url", "user", "password", "jdbc_url")
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://|^dbfs:/")
 _GLOB = re.compile(r"[*?\[\]{}]")
-_ODD = re.compile(r"[\[\]#]|%[0-9A-Fa-f]{2}")  # below these, table formats fail or write into another folder
+# What the Delta libraries cut off, unescape or take for a separator, so that they fail or write into another folder.
+_ODD = re.compile(r"[\x00-\x1f\x7f#?^|\[\]\\]|%[0-9A-Fa-f]{2}")
 
 
 class PlaceError(ValueError):
@@ -107,10 +108,17 @@ def base(connection: FilesConnection | LakeConnection, root: Path) -> str:
 
 
 def odd_folder(connection: LakeConnection, root: Path) -> tuple[str, str] | None:
-    """Where the tables of a lake lie, and the part of that name that no table format can be trusted with."""
+    """Where the tables of a lake lie, and what of that name no table format can be trusted with; both can be shown."""
     start = base(connection, root)
-    found = None if _REMOTE.match(start) else _ODD.search(start)
-    return (start, found[0]) if found else None
+    if _REMOTE.match(start):
+        return None
+    found = next((f for part in Path(start).parts[1:] if (f := _ODD.search(part))), None)
+    return (_shown(start), _shown(found[0])) if found else None
+
+
+def _shown(name: str) -> str:
+    """A name with its control characters spelled out."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)
 
 
 def place(connection: FilesConnection | LakeConnection, name: str, root: Path, *, pattern: bool = False) -> str:
@@ -163,8 +171,8 @@ def _refuse_name(name: str, *, pattern: bool) -> None:
         return
     if _GLOB.search(name) or ":" in name:
         raise PlaceError("holds one of the characters * ? [ ] { } :")
-    if _ODD.search(name):
-        raise PlaceError("holds a # or an escape like %20, which table formats take for something else")
+    if odd := _ODD.search(name):
+        raise PlaceError(f"holds {odd[0]}, which table formats take for something else")
     if any(part in ("", ".", "_delta_log") or part != part.strip() for part in parts):
         raise PlaceError("is not the name of a table")
 

@@ -28,11 +28,12 @@ class Found:
     told: str
     rows_read: int | None = None
     logged: bool = False  # the history has it
+    target: str | None = None  # the table that it wrote, if that is not the one that was looked at
 
 
-def found(rows: Sequence[ControlRow], commit: Commit | None, ended: RunRow | None) -> Found | None:
-    """What the table or the history knows and the records do not: a runner died in between."""
-    if commit is not None and commit.number > known(rows) and not (ended and ended.run_id == commit.run_id):
+def found(rows: Sequence[ControlRow], target: str, commit: Commit | None, ended: RunRow | None) -> Found | None:
+    """What the table or the history knows and the node's records do not: a runner died in between."""
+    if commit is not None and commit.number > known(rows, target) and not (ended and ended.run_id == commit.run_id):
         coverage = {**commit.record.get("coverage", {}), "target": commit.version, KNOWN: commit.number}
         told = f"finished the record of batch {commit.batch}, which had landed before its runner died"
         counts = commit.record.get("counts")
@@ -42,13 +43,16 @@ def found(rows: Sequence[ControlRow], commit: Commit | None, ended: RunRow | Non
         told = f"finished the record of batch {ended.batch}, which was in the history only"
         counts = {n: getattr(ended, n) for n in ("inserted", "updated", "deleted", "reopened", "held")}
         coverage = json.loads(ended.coverage or "{}")
-        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, told, ended.rows_read, logged=True)
+        there = ended.target_table if ended.target_table != target else None
+        read = ended.rows_read
+        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, told, read, True, there)
     return None
 
 
-def known(rows: Sequence[ControlRow]) -> int:
-    """The number of the newest commit that the records know; once, it was the batch's own."""
-    return int(covered(rows).get(KNOWN, finished(rows)))
+def known(rows: Sequence[ControlRow], target: str) -> int:
+    """The number of the newest commit to a table that a node's records know; once, it was the batch's own."""
+    mine = [r for r in rows if r.target_table == target]
+    return int(covered(mine).get(KNOWN, finished(mine)))
 
 
 def holder(rows: Sequence[ControlRow]) -> str | None:
@@ -62,14 +66,15 @@ def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[
 
     A record only goes forward. It says what the newest commit covered, or a quiet ending that knew of that commit.
     """
-    last, batch = finished(there), max(map(number, rows))
+    last, batch, target = finished(there), max(map(number, rows)), rows[0].target_table
     if rows[0].batch_status != "SUCCESS" or not there:
         return rows if batch > last else ()
     mine = covered(rows)
-    later = int(mine[KNOWN]) > known(there) if mine.get(MADE) else int(mine[KNOWN]) == known(there) and batch > last
+    before = known(there, target)
+    later = int(mine[KNOWN]) > before if mine.get(MADE) else int(mine[KNOWN]) == before and batch > last
     if later:
         return rows if batch >= last else [_renumbered(r, last) for r in rows]
-    old = newest(r for r in there if r.target_table == rows[0].target_table) or newest(there)
+    old = newest(r for r in there if r.target_table == target)
     return [_still_covering(r, old) for r in rows] if batch > last else ()
 
 
@@ -82,8 +87,13 @@ def replaced(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> list[Co
     mine = {(r.target_table, r.source_table) for r in rows}
     kept = [r for r in there if (r.target_table, r.source_table) not in mine]
     if rows[0].batch_status == "SUCCESS":
-        kept = [r if r.batch_status == "SUCCESS" else _as_before(r) for r in kept if _ever_finished(r)]
+        kept = healed(kept)
     return [*kept, *rows]
+
+
+def healed(rows: Sequence[ControlRow]) -> list[ControlRow]:
+    """Rows that nobody will bring to an end, as they were before; those that were never finished go."""
+    return [r if r.batch_status == "SUCCESS" else _as_before(r) for r in rows if _ever_finished(r)]
 
 
 def _ever_finished(row: ControlRow) -> bool:
@@ -109,7 +119,7 @@ def _renumbered(row: ControlRow, batch: int) -> ControlRow:
 
 def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
     """The batch of another run that ended this number, or a later one; a commit outdoes what committed nothing."""
-    others = [r for r in history if r.counts and r.node == row.node and r.batch >= row.batch]
+    others = [r for r in history if r.counts and r.target_table == row.target_table and r.batch >= row.batch]
     if any(r.run_id == row.run_id and r.batch == row.batch for r in others) or row.version is not None:
         return None
     return min(others, key=lambda r: r.batch, default=None)
@@ -117,7 +127,8 @@ def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
 
 def outdone(history: Sequence[RunRow], row: RunRow) -> str | None:
     """The run whose quiet ending of the same number this row's commit takes back."""
-    same = (r for r in history if r.counts and (r.node, r.batch) == (row.node, row.batch) and r.run_id != row.run_id)
+    mine = (row.target_table, row.batch)
+    same = (r for r in history if r.counts and (r.target_table, r.batch) == mine and r.run_id != row.run_id)
     return next((r.run_id for r in same), None) if row.version is not None else None
 
 

@@ -13,29 +13,34 @@ class Foreseen:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._rows: dict[str, list[ControlRow]] = {}
+        self._rows: dict[tuple[str | None, str], list[ControlRow]] = {}
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        mine = self._rows[node] if node in self._rows else self._store.control(node)
-        return mine if target is None else [*mine, *(r for r in self.writers(target) if r.node != node)]
+        known = self._store.control(node, target)
+        said = [r for rows in self._rows.values() for r in rows if r.node == node or r.target_table == target]
+        return [*self._unsaid(known), *said]
 
     def writers(self, target: str) -> list[ControlRow]:
-        known = [r for r in self._store.writers(target) if r.node not in self._rows]
+        known = self._unsaid(self._store.writers(target))
         return [*known, *(r for rows in self._rows.values() for r in rows if r.target_table == target)]
 
+    def _unsaid(self, known: Sequence[ControlRow]) -> list[ControlRow]:
+        """The rows of nodes that nothing was said of meanwhile."""
+        return [r for r in known if not any(r.by(project or "", node) for project, node in self._rows)]
+
     def put(self, rows: Sequence[ControlRow]) -> bool:
-        node = rows[0].node
-        before = self.control(node)
+        node, project = rows[0].node, rows[0].project or ""
+        before = [r for r in self.control(node, rows[0].target_table) if r.by(project, node)]
         new = fence.merged(before, rows)
         if new:
-            self._rows[node] = fence.replaced(before, new)
+            self._rows[project, node] = fence.replaced(before, new)
         return bool(new)
 
     def log(self, row: RunRow) -> None:
         """Not told to anybody."""
 
-    def ended(self, app_id: str, node: str, after: int) -> RunRow | None:
-        return self._store.ended(app_id, node, after)
+    def ended(self, app_id: str, after: int) -> RunRow | None:
+        return self._store.ended(app_id, after)
 
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
         """Not noted."""
@@ -48,3 +53,6 @@ class Foreseen:
 
     def runs(self, limit: int | None = None) -> list[RunRow]:
         return self._store.runs(limit)
+
+    def all_runs(self) -> list[RunRow]:
+        return self._store.all_runs()

@@ -11,21 +11,21 @@ _ENDS = ("reject", "missing", "seen", "delete")
 
 
 def open_holds(changes: Iterable[ChangeRow], run_id: str | None = None) -> dict[str, list[ChangeRow]]:
-    """The holds that nobody has decided on yet, by node; of one run, or of all."""
+    """The holds that nobody has decided on yet, by table, whatever its node was called; of one run, or of all."""
     newest: dict[tuple[str, str], ChangeRow] = {}
     for row in sorted(changes, key=lambda r: r.batch):
         if row.verb == "hold" or row.verb in _ENDS:
-            newest[row.node, row.key_hash] = row
+            newest[row.target_table, row.key_hash] = row
     found: dict[str, list[ChangeRow]] = {}
     for row in newest.values():
         if row.verb == "hold" and run_id in (None, row.run_id):
-            found.setdefault(row.node, []).append(row)
+            found.setdefault(row.target_table, []).append(row)
     return found
 
 
-def unapprovable(held: Sequence[ChangeRow], table: str, keys: Sequence[str], *, looks: bool) -> str | None:
+def unapprovable(held: Sequence[ChangeRow], node: str, table: str, keys: Sequence[str], *, looks: bool) -> str | None:
     """Why no run can apply held deletes to what a node is now; None when one can look again for their keys."""
-    first, node = held[0], held[0].node
+    first = held[0]
     if first.target_table != table:
         return f"node `{node}` writes {table} now, and they are held for {first.target_table}"
     if not looks:

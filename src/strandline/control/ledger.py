@@ -17,6 +17,9 @@ BY_HAND = "by hand: "
 """How the nodes of batches begin that no node of a project runs."""
 
 READS = "reads"  # in a batch's coverage: the sources that it read
+MODE = "mode"  # how the table was written
+TABLE = "table"  # the id of the table that it was written to
+PROJECTS = "projects"  # the other names that the project had while it was written
 RECORDED = ("success", "held", "unchanged")
 """The endings of a batch that count: what it noted of single rows is true."""
 
@@ -49,6 +52,22 @@ class ControlRow:
     watermark_value: str | None
     watermark_type: str | None
     coverage: str | None
+    project: str | None = None  # older rows do not say
+
+    def by(self, project: str, node: str) -> bool:
+        """Is this the row of that node?"""
+        return self.node == node and self.project in (None, project)
+
+    @property
+    def table_id(self) -> str | None:
+        """The table that was written, whatever it is called."""
+        found: str | None = json.loads(self.coverage or "{}").get(TABLE)
+        return found
+
+    @property
+    def formerly(self) -> list[str]:
+        """The other names that the project had while the table was written."""
+        return list(json.loads(self.coverage or "{}").get(PROJECTS, ()))
 
 
 @dataclass(frozen=True)
@@ -115,10 +134,10 @@ class Store(Protocol):
     """Where control rows are kept."""
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        """The newest state of a node, and of whatever other nodes have written a table."""
+        """The newest state of a node, and of whatever other nodes, in whatever project, have written such a table."""
 
     def writers(self, target: str) -> list[ControlRow]:
-        """The newest state of whatever nodes have written a table."""
+        """The newest state of whatever nodes have written a table of this name, in whatever project."""
 
     def put(self, rows: Sequence[ControlRow]) -> bool:
         """Replace the state of these targets and sources, unless the records have gone further: then False."""
@@ -126,7 +145,7 @@ class Store(Protocol):
     def log(self, row: RunRow) -> None:
         """Add a batch to the history, once; raises Fenced when another run has ended this number."""
 
-    def ended(self, app_id: str, node: str, after: int) -> RunRow | None:
+    def ended(self, app_id: str, after: int) -> RunRow | None:
         """The newest batch of a node that the history knows, if its number is higher than this."""
 
     def log_changes(self, rows: Sequence[ChangeRow]) -> None:
@@ -139,7 +158,10 @@ class Store(Protocol):
         """The tables that hold what was noted of single rows, for an engine to read; None when nothing was."""
 
     def runs(self, limit: int | None = None) -> list[RunRow]:
-        """The newest batches first."""
+        """The newest batches of this project first."""
+
+    def all_runs(self) -> list[RunRow]:
+        """Those of all projects that keep their records here."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +179,12 @@ class Batch:
     def batch_id(self) -> str:
         return f"{self.token.node}/{self.token.batch}"
 
+    @property
+    def written_by(self) -> str | None:
+        """The project whose batch was the last to finish."""
+        row = newest(self.previous.values())
+        return row.project if row else None
+
     def coverage(self) -> dict[str, Any]:
         """What the last batch covered, if it finished."""
         return {} if unfinished(list(self.previous.values())) else self.memory()
@@ -171,6 +199,17 @@ class Batch:
         if set(self.sources) == set(reads) if reads is not None else set(self.sources) <= set(self.previous):
             return memory
         return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot", "files")}
+
+
+def of_table(rows: Sequence[ControlRow], project: str, target: str, table_id: str | None) -> list[ControlRow]:
+    """The rows that tell of a project's table, without those of others who call theirs the same.
+
+    A project that was renamed finds its tables written by nobody of its name: what is known of them is under another.
+    """
+    mine = [r for r in rows if r.project in (None, project)]
+    if table_id is None or any(r.target_table == target for r in mine):
+        return mine
+    return [*mine, *(r for r in rows if r.project not in (None, project) and r.table_id == table_id)]
 
 
 def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:
@@ -248,6 +287,7 @@ def control_rows(
                 watermark_value=value or (old.watermark_value if old else None),
                 watermark_type=type_ or (old.watermark_type if old else None),
                 coverage=json.dumps(coverage, sort_keys=True) if coverage else (old.coverage if old else None),
+                project=batch.token.project,
             )
         )
     return rows

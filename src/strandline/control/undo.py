@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.control.fence import KNOWN, MADE, RUN, counting
-from strandline.control.ledger import RunRow
+from strandline.control.ledger import MODE, TABLE, RunRow
 from strandline.errors import UsageError, did_you_mean
 
 UNDOES = "undoes"  # in a batch's coverage: the run that it takes back
@@ -32,6 +32,7 @@ class Taking:
     batch: RunRow
     before: RunRow | None
     events: tuple[str, int] | None = None  # the table of a history's events, and the version that the batch made of it
+    carried: Mapping[str, Any] | None = None  # the record of the commit before, where the history does not know it
 
     @property
     def made(self) -> list[tuple[str, int]]:
@@ -42,8 +43,9 @@ class Taking:
     @property
     def coverage(self) -> dict[str, Any]:
         """What the records say afterwards: as before the batch, and that it was taken back."""
-        kept = _coverage(self.before) if self.before else {}
-        feed = kept.get(FEED, self.before.batch) if self.before else None
+        record = self.carried or {}
+        kept = _coverage(self.before) if self.before else record.get("coverage", {})
+        feed = kept.get(FEED, self.before.batch if self.before else record.get("batch"))
         rest = {k: v for k, v in kept.items() if k not in (RUN, KNOWN, MADE, BACK)}
         return {**rest, UNDOES: self.batch.run_id, FEED: feed}
 
@@ -75,12 +77,27 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
         raise UsageError(f"run `{run_id}` is itself an undo, of run {undone}", hint="run again what it has taken back")
     alive = counting(history)
     found = [r for r in mine if r.counts and (r.run_id, r.node, r.batch) in alive]
-    if not any(_loud(r, noted) for r in found):
+    loud = [r for r in found if _loud(r, noted)]
+    if not loud and (moved := [r for r in found if _moved(r, _before(history, r))]):
+        return [Taking(r.node, r.target_table, r, _before(history, r)) for r in moved]
+    if not loud:
         by = sorted({r.run_id for r in history if r.counts and r.takes_back == run_id})
         why = f"is already undone, by run {', '.join(by)}" if by else "has changed nothing"
-        raise UsageError(f"run `{run_id}` {why}", hint="`strandline history` shows what runs have done")
+        hint = "`strandline history` shows what runs have done"
+        if not by and (finished := _finished(history, mine)):
+            why = f"has only finished the record of run {', '.join(finished)}"
+            hint = f"undo that one: strandline undo {finished[0]}"
+        raise UsageError(f"run `{run_id}` {why}", hint=hint)
     taken = [Taking(r.node, r.target_table, r, _before(history, r)) for r in found]
-    return [t for t in taken if _loud(t.batch, noted) or not _later(history, t.batch, noted)]
+    return [t for t in taken if t.batch in loud or not _later(history, t.batch, noted)]
+
+
+def _finished(history: Sequence[RunRow], mine: Sequence[RunRow]) -> list[str]:
+    """The runs that died, and whose records a run has finished: it has left a remark beside their batches."""
+    remarks = {(r.node, r.batch) for r in mine if r.recovery and not r.counts}
+    alive, own = counting(history), {r.run_id for r in mine}
+    done = (r for r in history if (r.node, r.batch) in remarks and (r.run_id, r.node, r.batch) in alive)
+    return sorted({r.run_id for r in done} - own)
 
 
 def in_the_way(
@@ -88,18 +105,18 @@ def in_the_way(
     history: Sequence[RunRow],
     past: Mapping[str, Iterable[Any]],
     noted: set[tuple[str, str]],
-    place: Callable[[str], str],
+    ids: Mapping[str, str],
 ) -> list[Obstacle]:
     """Later runs that changed these tables or consumed a version the run made, and commits of somebody else.
 
-    `past` holds the commits of each table, the oldest first; `place` says where a table is, whatever it is called.
-    Quiet runs are not in the way.
+    `past` holds the commits of each table, the oldest first; `ids` says which table it is, whatever others call it.
+    The history is that of all projects. Quiet runs are not in the way.
     """
     found = []
     for table, version in t.made:
         mine = replace(t, table=table)
         found += _commits(mine, version, past[table], _taken_back(history))
-        found += _consumers(mine, version, history, noted, place)
+        found += _consumers(mine, version, history, noted, ids.get(table, ""))
     if _committed(t.batch) and not t.made:
         found.append(Obstacle(t.node, t.table, "no log knows the version that the run made"))
     for row in _later(history, t.batch, noted):
@@ -133,12 +150,12 @@ def _commits(t: Taking, version: int, past: Iterable[Any], back: set[tuple[str, 
 
 
 def _consumers(
-    t: Taking, version: int, history: Sequence[RunRow], noted: set[tuple[str, str]], place: Callable[[str], str]
+    t: Taking, version: int, history: Sequence[RunRow], noted: set[tuple[str, str]], table_id: str
 ) -> list[Obstacle]:
-    alive, found, here = counting(history), [], place(t.table)
+    alive, found = counting(history), []
     for row in history:
         pins = _coverage(row).get("sources", {}) if (row.run_id, row.node, row.batch) in alive else {}
-        read = [pin[1] for label, pin in pins.items() if place(label.split("#")[0]) == here]  # also under a load_id
+        read = [pin[1] for pin in pins.values() if pin[0] == table_id]
         if not read or max(read) < version or row.run_id == t.batch.run_id or not _loud(row, noted):
             continue
         text = f"node `{row.node}` consumed version {max(read)} in run {row.run_id}"
@@ -165,15 +182,31 @@ def _committed(row: RunRow) -> bool:
     return row.version is not None or bool(_coverage(row).get(MADE))
 
 
+def _moved(row: RunRow, before: RunRow | None) -> bool:
+    """Has a batch that changed no row got further: by its marks, its snapshot, the files that it has read?"""
+    now, then = _coverage(row), _coverage(before) if before else {}
+    if (now.get(MODE), now.get("kind")) == ("append", "full"):  # each extract is a snapshot, an empty one too
+        return not now.get(UNDOES)
+    return not now.get(UNDOES) and any(now.get(k) != then.get(k) for k in ("marks", "snapshot", "files"))
+
+
+def _same_table(one: RunRow, other: RunRow) -> bool:
+    """Are these batches of one table? A table that was made anew is another one, whatever it is called."""
+    if one.target_table != other.target_table:
+        return False
+    ids = _coverage(one).get(TABLE), _coverage(other).get(TABLE)
+    return ids[0] == ids[1] if None not in ids else one.project == other.project
+
+
 def _before(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
-    """The batch of the node before this one, of those that count and are no undo."""
-    alive = counting(history)
-    older = [r for r in history if r.node == row.node and r.batch < row.batch and not _coverage(r).get(UNDOES)]
+    """The batch of the table before this one, of those that count and are no undo; none when it made the table."""
+    alive = counting(history) if row.version != 0 else set()
+    older = [r for r in history if r.batch < row.batch and _same_table(r, row) and not _coverage(r).get(UNDOES)]
     return max((r for r in older if (r.run_id, r.node, r.batch) in alive), key=lambda r: r.batch, default=None)
 
 
 def _later(history: Sequence[RunRow], row: RunRow, noted: set[tuple[str, str]]) -> list[RunRow]:
-    """The batches of the node after this one that count and have changed anything."""
+    """The batches of the table after this one that count and have changed anything."""
     alive = counting(history)
-    later = (r for r in history if r.node == row.node and r.batch > row.batch and _loud(r, noted))
+    later = (r for r in history if r.batch > row.batch and _same_table(r, row) and _loud(r, noted))
     return [r for r in later if (r.run_id, r.node, r.batch) in alive]

@@ -267,11 +267,22 @@ def _window(config: IncrementalConfig, column: Column, now: datetime, where: str
 def _listed(config: WatermarkConfig, schema: Schema, marks: Mapping[str, Mark], where: str) -> _Entry:
     column = _column(config.column_name, schema, where)
     last = _mark(column, marks, where)
+    place = f"{where}: watermark of column `{column.name}` ({column.type})"
     low = None
     if last is not None or not mentions_last_value(config.expression):
         try:
             low = bound(config.expression, last, column.type)
         except SqlError as error:
-            place = f"{where}: watermark of column `{column.name}` ({column.type})"
             raise ReadError(f"{place}: {error.message}", hint=error.hint) from error
+    if last is not None and low is not None:
+        _refuse_risen(config.expression, low, last, place)
     return _Entry(column, low, config.operation, config.operation_group)
+
+
+def _refuse_risen(expression: str, low: Value, last: Value, place: str) -> None:
+    """One that is meant to go down may rise in this column: '900' stands above '1000', and a cast may round up."""
+    if mentions_last_value(expression) and low > last and not raises_bound(expression):  # type: ignore[operator]
+        raise ReadError(
+            f"{place}: `{expression}` gives {to_text(low)!r}, which is above the last value {to_text(last)!r}",
+            hint="rows between the two would never be read: let the source give the column the type of the expression",
+        )

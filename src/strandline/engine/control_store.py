@@ -34,18 +34,25 @@ _T = TypeVar("_T")
 class DeltaStore:
     """`etl_runs`, `etl_control` and `etl_changes` under one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, project: str | None = None) -> None:
         self.folder = folder
+        self.project = project  # whose records these are: several projects may keep theirs here; None: everybody's
         self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        return [r for r in self.all_control() if r.node == node or _wrote(r, target)]
+        return [r for r in self._control() if (r.node == node and self._mine(r.project)) or _wrote(r, target)]
 
     def writers(self, target: str) -> list[ControlRow]:
-        return [r for r in self.all_control() if _wrote(r, target)]
+        return [r for r in self._control() if _wrote(r, target)]
 
     def all_control(self) -> list[ControlRow]:
+        return [r for r in self._control() if self._mine(r.project)]
+
+    def _control(self) -> list[ControlRow]:
         return [ControlRow(**r) for r in self._read("etl_control")]
+
+    def _mine(self, project: str | None) -> bool:
+        return None in (project, self.project) or project == self.project
 
     def put(self, rows: Sequence[ControlRow]) -> bool:
         """The whole table is read and written again, in a commit that lands only on what was read."""
@@ -53,12 +60,15 @@ class DeltaStore:
         def write() -> bool:
             table = _opened(self.folder / "etl_control")
             there = [ControlRow(**r) for r in delta_rows(table).to_pylist()] if table else []
-            node = rows[0].node
-            before = [r for r in there if r.node == node]
+            node, project = rows[0].node, rows[0].project or ""
+            before = [r for r in there if r.by(project, node)]
             new = fence.merged(before, rows)
             if not new:
                 return False
-            others = [r for r in there if r.node != node]
+            others = [r for r in there if not r.by(project, node)]
+            if rows[0].batch_status == "SUCCESS":  # a node of another name that had begun to write this table
+                left = [r for r in others if _wrote(r, rows[0].target_table) and r.project in (None, project)]
+                others = [*(r for r in others if r not in left), *fence.healed(left)]
             point("control.write", node)
             after = [*others, *fence.replaced(before, new)]
             self._write("etl_control", table, _arrow(ControlRow, after), "overwrite")
@@ -100,7 +110,7 @@ class DeltaStore:
             last = (table.transaction_version(app_id) if table else None) or 0
             told = row
             if row.counts and last >= row.batch:
-                history = self._history(table, row.node)
+                history = self._history(table, app_id)
                 if any((r.run_id, r.batch) == (row.run_id, row.batch) and r.counts for r in history):
                     return
                 if other := fence.held_by_another(history, row):
@@ -112,15 +122,16 @@ class DeltaStore:
 
         self._retried(write)
 
-    def ended(self, app_id: str, node: str, after: int) -> RunRow | None:
+    def ended(self, app_id: str, after: int) -> RunRow | None:
         table = _opened(self.folder / "etl_runs")
         if table is None or (table.transaction_version(app_id) or 0) <= after:
             return None
-        newer = [r for r in self._history(table, node) if r.counts and r.batch > after]
+        newer = [r for r in self._history(table, app_id) if r.counts and r.batch > after]
         return max(newer, key=lambda r: (r.batch, r.version is not None), default=None)
 
-    def _history(self, table: DeltaTable | None, node: str) -> list[RunRow]:
-        return [RunRow(**r) for r in delta_rows(table).to_pylist() if r["node"] == node] if table else []
+    def _history(self, table: DeltaTable | None, app_id: str) -> list[RunRow]:
+        rows = delta_rows(table).to_pylist() if table else []
+        return [RunRow(**r) for r in rows if r["token"].rpartition("/")[0] == app_id]
 
     def _write(
         self,
@@ -172,14 +183,19 @@ class DeltaStore:
 
     def changes(self, node: str | None = None, also: Collection[str] = ()) -> list[ChangeRow]:
         """What recorded batches did to single rows, the oldest first; `also` those of runs that no longer count."""
-        runs = self.runs()
+        runs = self.all_runs()
         recorded = fence.counting(runs) | {(r.run_id, r.node, r.batch) for r in runs if r.counts and r.run_id in also}
+        heirs = {(r.target_table, name) for r in self.all_control() for name in r.formerly}
         rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
+        rows = [r for r in rows if self._mine(r.project) or (r.target_table, r.project) in heirs]
         return sorted((r for r in rows if (r.run_id, r.node, r.batch) in recorded), key=lambda r: (r.at, r.batch))
 
     def runs(self, limit: int | None = None) -> list[RunRow]:
+        return [r for r in self.all_runs() if self._mine(r.project)][:limit]
+
+    def all_runs(self) -> list[RunRow]:
         rows = [RunRow(**r) for r in self._read("etl_runs")]
-        return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)[:limit]
+        return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)
 
     def _read(self, name: str) -> list[dict[str, Any]]:
         table = _opened(self.folder / name)

@@ -19,6 +19,7 @@ from strandline.errors import CommitConflict, TableError
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
+_FAR = 500  # commits that are looked at for a batch
 FEED = "delta.enableChangeDataFeed"
 ALTERED = '{"strandline":{"alter":true}}'  # what a commit carries that only prepares a table for a batch
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
@@ -156,13 +157,25 @@ def commit_of(table: Table, token: Token) -> Commit | None:
 
 
 def _numbered(delta: DeltaTable, app_id: str, number: int) -> Commit | None:
-    for limit in (1, 20, 500, None):
+    for limit in (1, 20, _FAR, None):
         for entry in delta.history(limit):
             record = record_of(entry)
             if record and record.get("app_id") == app_id and record.get("number", record.get("batch")) == number:
                 record["metrics"] = entry.get("operationMetrics") or {}
                 batch, run_id = int(record["batch"]), str(record.get("run_id", ""))
                 return Commit(int(entry["version"]), batch, run_id, record, number)
+    return None
+
+
+def last_batch(table: Table) -> Commit | None:
+    """The batch that last changed the rows of a table; None when that was somebody else, or nobody knows any more."""
+    delta = open_table(table)
+    for entry in delta.history(_FAR) if delta else ():
+        record = record_of(entry) or {}
+        if "coverage" in record:
+            return Commit(int(entry["version"]), int(record["batch"]), str(record.get("run_id", "")), record)
+        if not (record.get("alter") or str(entry.get("operation", "")).startswith(HARMLESS)):
+            return None
     return None
 
 

@@ -17,7 +17,7 @@ from strandline.sql.portable import family
 from strandline.sql.values import ORDERED, Value, converted, to_text
 from strandline.types import Schema, Table
 
-Key = Mapping[str, Value | float | None]
+Key = Mapping[str, Value | float | bytes | None]
 """The values of a row's key, in the types of today."""
 
 
@@ -99,9 +99,11 @@ def condition(schema: Schema, key: Key) -> str:
     return " AND ".join(parts)
 
 
-def _equals(quoted: str, type_: str, value: Value | float) -> str:
+def _equals(quoted: str, type_: str, value: Value | float | bytes) -> str:
     """DataFusion reads a decimal by way of a double and a time in nanoseconds: neither would be exact."""
     kind = family(type_)
+    if isinstance(value, bytes):
+        return f"{quoted} = X'{value.hex()}'" if kind == "binary" else "false"
     if isinstance(value, bool | float):
         return f"{quoted} = CAST('{value}' AS {'BOOLEAN' if kind == 'boolean' else 'DOUBLE'})"
     if kind in ORDERED:

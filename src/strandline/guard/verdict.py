@@ -1,4 +1,4 @@
-"""The verdict over found deletes: apply them, hold them for a person, leave them, or stop. Pure."""
+"""The verdict over found deletes: apply them, hold them for a person, leave them, or refuse the batch. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from strandline.config.deletes import DeleteDetectionConfig
 from strandline.errors import DeleteThresholdExceeded, EmptySource
 
-Kind = Literal["apply", "hold", "skip"]
+Kind = Literal["apply", "hold", "skip", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Verdict:
     alive: int = 0
     warning: str | None = None
     reason: str | None = None
+    empty: bool = False  # is it about a source that came back empty?
 
     @property
     def percent(self) -> float | None:
@@ -31,9 +32,17 @@ class Verdict:
     def applied(self) -> bool:
         return self.kind == "apply"
 
+    @property
+    def refusal(self) -> DeleteThresholdExceeded | None:
+        """The error that a run ends with, instead of writing; a plan shows it beside what was found."""
+        if self.kind != "refuse":
+            return None
+        error = EmptySource if self.empty else DeleteThresholdExceeded
+        return error(self.reason or "", percent=self.percent or 0.0, found=self.found, alive=self.alive)
+
 
 def judge(config: DeleteDetectionConfig, found: int, alive: int, empty: Callable[[], bool], label: str) -> Verdict:
-    """Judge newly found deletes; raises when the configuration wants an error."""
+    """Judge newly found deletes."""
     verdict = Verdict(found=found, alive=alive)
     if not found:
         return verdict
@@ -45,7 +54,7 @@ def judge(config: DeleteDetectionConfig, found: int, alive: int, empty: Callable
     shown = f"{verdict.percent or 0.0:.1f}%"
     match config.on_threshold_breach:
         case "error":
-            raise DeleteThresholdExceeded(reason, percent=verdict.percent or 0.0, found=found, alive=alive)
+            return Verdict("refuse", found, alive, reason=reason)
         case "warn":
             text = f"Delete detection: {shown} of rows flagged for deletion ({found} of {alive}; {reason})"
             return Verdict("apply", found, alive, text, reason)
@@ -61,7 +70,7 @@ def _empty(config: DeleteDetectionConfig, found: int, alive: int, label: str) ->
     if config.on_empty_source == "apply":
         return Verdict("apply", found, alive, f"the source came back empty: {found} rows of {label} are deleted")
     if config.on_empty_source == "error":
-        raise EmptySource(reason, percent=100.0, found=found, alive=alive)
+        return Verdict("refuse", found, alive, reason=reason, empty=True)
     return Verdict("hold", found, alive, f"{reason}; the deletes are held", "the source came back empty")
 
 

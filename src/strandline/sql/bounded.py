@@ -72,11 +72,26 @@ def raises_bound(expression: str) -> bool:
         return False
     for value, type_ in _SAMPLES:
         try:
-            if bound(expression, value, type_) > value:  # type: ignore[operator]  # both are of one type
+            if _suits(expression, value) and _above(evaluate(expression, value), value, type_):
                 return True
-        except SqlError:  # not an expression for this kind of column
+        except (SqlError, ValueError, OverflowError):  # not an expression for this kind of column
             continue
     return False
+
+
+def _suits(expression: str, value: Value) -> bool:
+    """May a column hold this value whose last value is cast so? One to whole numbers says that there are no others."""
+    if isinstance(value, str | date):
+        return True
+    casts = (_work(c, value) for c in _tree(expression).find_all(exp.Cast) if _is_last(c.this.unnest()))
+    return all(isinstance(number, str) or number == value for number in casts)
+
+
+def _above(worked: _Worked, last: Value, type_: str) -> bool:
+    """Both as values of the column; a text that is calculated with as a number, or as a time, stands for one."""
+    if family(type_) == "text" and not isinstance(worked, str):
+        type_ = "timestamp" if isinstance(worked, date) else "decimal(38,18)"
+    return bool(converted(worked, type_) > converted(last, type_))  # type: ignore[operator]  # both are of one type
 
 
 def bound(expression: str, last: Value | None, type_: str) -> Value:

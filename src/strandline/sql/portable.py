@@ -19,7 +19,7 @@ from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
 from strandline.errors import TransformError
-from strandline.sql.expr import call, case, cast, concat, data_type, eq, lit, negate
+from strandline.sql.expr import call, case, cast, concat, data_type, eq, is_null, lit, negate, same
 
 _FAULT, _FIELD, _END = "strandline!", "␟", "␞"
 
@@ -216,6 +216,7 @@ _MINUTES = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9]"
 _SECONDS = r":[0-5][0-9](\.[0-9]{1,6})?"
 _ZONE = r"(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])"
 _DIGITS = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)"
+_KEPT = {("integer", "integer"), ("integer", "decimal")}  # what fits is kept in full
 _GRAMMAR = {
     "integer": r"[+-]?[0-9]{1,19}",
     "decimal": _DIGITS,  # no exponent: DuckDB loses digits there
@@ -238,8 +239,13 @@ def well_formed(text: str, kind: str) -> bool:
     return kind not in _GRAMMAR or re.fullmatch(_GRAMMAR[kind], text) is not None
 
 
-def checked_cast(tree: exp.Expr, source: str, target: str, column: str, *, safe: bool = False) -> exp.Expr:
-    """A cast that fails with the column and the value in its message, alike on both engines; `safe`: NULL instead."""
+def checked_cast(
+    tree: exp.Expr, source: str, target: str, column: str, *, safe: bool = False, exact: bool = False
+) -> exp.Expr:
+    """A cast that fails with the column and the value in its message, alike on both engines; `safe`: NULL instead.
+
+    Nobody cuts or rounds with `exact`: what the type cannot hold as it is fails too.
+    """
     if source == target:
         return tree
     if family(target) == "text" and family(source) != "binary":
@@ -249,19 +255,34 @@ def checked_cast(tree: exp.Expr, source: str, target: str, column: str, *, safe:
     value = _value(tree, family(source), family(target))
     return case(
         (exp.Is(this=tree, expression=exp.null()), cast(exp.null(), target)),
-        (_fails(value, tree, source, target), cast(wrong, target)),
+        (_fails(value, tree, source, target, exact=exact), cast(wrong, target)),
         default=cast(value, target),
     )
 
 
-def _fails(value: exp.Expr, tree: exp.Expr, source: str, target: str) -> exp.Expr:
-    if family(source) == "binary":
+def _fails(value: exp.Expr, tree: exp.Expr, source: str, target: str, *, exact: bool) -> exp.Expr:
+    kinds = family(source), family(target)
+    if kinds[0] == "binary":
         return negate(call("is_utf8", tree))
-    fails: exp.Expr = exp.Is(this=exp.TryCast(this=value, to=data_type(target), safe=True), expression=exp.null())
-    if family(source) == "text" and family(target) in _GRAMMAR:
-        pattern = rf"^({_GRAMMAR[family(target)]})\z"
-        fails = exp.or_(exp.Not(this=exp.RegexpLike(this=value.copy(), expression=lit(pattern))), fails)
+    there = exp.TryCast(this=value, to=data_type(target), safe=True)
+    fails: exp.Expr = is_null(there)
+    if kinds[0] == "text" and kinds[1] in _GRAMMAR:
+        fails = exp.or_(negate(_like(value, rf"^({_GRAMMAR[kinds[1]]})\z")), fails)
+        return exp.or_(fails, _like(value, _surplus(target))) if exact and kinds[1] == "decimal" else fails
+    if exact and kinds not in _KEPT:
+        back = _value(there, kinds[1], kinds[0])
+        return negate(same(exp.TryCast(this=back, to=data_type(source), safe=True), tree.copy()))
     return fails
+
+
+def _like(text: exp.Expr, pattern: str) -> exp.Expr:
+    return exp.RegexpLike(this=text.copy(), expression=lit(pattern))
+
+
+def _surplus(type_: str) -> str:
+    """More digits behind the point than a decimal has, that are not all zeros."""
+    scale = re.search(r",\s*(\d+)", type_)
+    return rf"\.[0-9]{{{scale[1] if scale else 0}}}[0-9]*[1-9]"
 
 
 def _value(tree: exp.Expr, source: str, target: str) -> exp.Expr:
@@ -273,8 +294,10 @@ def _value(tree: exp.Expr, source: str, target: str) -> exp.Expr:
             return call("utf8_text", tree)
         case "text", _:
             return exp.Trim(this=tree)
-        case (("float" | "decimal"), "integer"):
+        case "decimal", "integer":
             return call("whole", tree)
+        case "float", "integer":  # Spark makes 2^63 one less, so that it fits a bigint
+            return exp.Nullif(this=call("whole", tree), expression=cast(lit("9223372036854775808"), "double"))
         case "float", "decimal":
             return call("float_digits", cast(tree, "double"))
     return tree

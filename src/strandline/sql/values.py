@@ -59,9 +59,14 @@ def from_text(text: str, type_: str, rounding: Rounding = math.floor) -> Value:
         raise ValueError(f"{wrong}: {e}") from None
 
 
-def exact(text: str, type_: str) -> Value | float:
-    """The value that a text stands for, also a boolean or a float; ValueError when the type cannot hold all of it."""
+def exact(text: str, type_: str) -> Value | float | bytes:
+    """The value that a text stands for, of any plain type; ValueError when the type cannot hold all of it.
+
+    Bytes are `0x` and their digits, or the text that they are.
+    """
     kind = family(type_)
+    if kind == "binary":
+        return bytes.fromhex(text.removeprefix("0x")) if text.startswith("0x") else text.encode()
     if kind in ORDERED:
         value = from_text(text, type_)
         if isinstance(value, int | Decimal) and Fraction(text) != value:
@@ -72,6 +77,11 @@ def exact(text: str, type_: str) -> Value | float:
     if kind == "boolean":
         return text.casefold() in ("true", "t", "yes", "y", "1")
     return float(text) if kind == "float" else text
+
+
+def spelled_bytes(value: bytes) -> str:
+    """Bytes as `exact` reads them, whatever they hold."""
+    return f"0x{value.hex()}"
 
 
 def to_text(value: Value) -> str:

@@ -43,7 +43,10 @@ class Absence:
 
 
 def seen_keys(absence: Absence, keys: Sequence[Column]) -> exp.Select:
-    """The keys that are there, each once, in the table's types; one that does not fit is an error that names it."""
+    """The keys that are there, each once, in the table's types; one that does not fit is an error that names it.
+
+    A live source's keys must fit as they are: 1.5 is not the key 1. Rows of the slice were cast by the node itself.
+    """
     rows = absence.seen
     assert rows is not None
     values = []
@@ -51,7 +54,8 @@ def seen_keys(absence: Absence, keys: Sequence[Column]) -> exp.Select:
         found = rows.schema.get(key.name)
         if found is None:
             raise UnknownColumn(key.name, rows.schema.names, where="detect_deletes, keys")
-        values.append(named(checked_cast(col(found.name), found.type, key.type, key.name), key.name))
+        typed_key = checked_cast(col(found.name), found.type, key.type, key.name, exact=absence.live)
+        values.append(named(typed_key, key.name))
     typed = select(*values).from_(table(rows.name))
     names = [col(k.name) for k in keys]
     there = select(*names, named(exp.true(), "_strandline_there")).from_(typed.subquery("k"))

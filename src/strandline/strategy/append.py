@@ -88,16 +88,15 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
     With keys, a column that the read lacks keeps the value that the table knows of the key, as in an update: the new
     row says nothing of it, and a NULL would be taken for the source's word by whoever reads the newest row.
     """
-    quiet = {*METADATA} - {n.casefold() for n in reread.apart}
-    compared = [c for c in fit.columns if c.fold not in quiet and c.name in rows.schema and family(c.type) != "map"]
+    compared = [c for c in _compared(fit.columns, reread) if c.name in rows.schema]
     names = [c.name for c in compared]
     keys = [c.name for k in reread.keys if (c := fit.columns.get(k))]
     come = select(*_values(rows, fit.columns)).from_(table(rows.name))
     several = [named(over(exp.Count(this=exp.Star()), keys), _ROWS)] if keys else []
     come = select(*(col(n) for n in fit.columns.names), named(_copy(names), _COPY), *several).from_(come.subquery("r"))
-    there, rank = _range(reread, fit.columns), [_RANK] if keys else []
+    there, rank, clock = _range(reread, fit.columns), [_RANK] if keys else [], _clock(reread, rows, stamp)
     if keys:
-        there = _ranked(reread, there, names, _clock(reread, rows, stamp))
+        there = _ranked(reread, there, clock, [*reread.keys, *reread.apart])
     there = select(*_values(reread.target, compared), *map(col, rank)).from_(there.subquery("g"))
     there = select(*map(col, [*names, *rank]), named(_copy(names, rank), _COPY)).from_(there.subquery("u"))
     on = [*(same(col(n, OUTER), col(n, "t")) for n in names), eq(col(_COPY, OUTER), col(_COPY, "t"))]
@@ -111,8 +110,14 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
     out = out.from_(come.subquery(OUTER)).where(exp.Not(this=exp.Exists(this=have)))
     if not lacked:
         return out
-    last = _last(reread, keys, [c.name for c in lacked], _clock(reread, rows, stamp))
+    last = _last(reread, keys, lacked, clock)
     return out.join(last.subquery("l"), on=all_of(same(col(k, OUTER), col(k, "l")) for k in keys), join_type="left")
+
+
+def _compared(columns: Iterable[Column], reread: Reread) -> list[Column]:
+    """The columns by which rows are told apart."""
+    quiet = {*METADATA} - {n.casefold() for n in reread.apart}
+    return [c for c in columns if c.fold not in quiet and family(c.type) != "map"]
 
 
 def _copy(names: Sequence[str], first: Sequence[str] = ()) -> exp.Expr:
@@ -139,8 +144,8 @@ def _clock(reread: Reread, rows: Relation, stamp: Stamp | None) -> list[str]:
     return [c.name for n in wanted if (c := reread.target.schema.get(n))]
 
 
-def _ranked(reread: Reread, rows: exp.Select, names: Sequence[str], clock: Sequence[str]) -> exp.Select:
-    """The rows with their rank within their key: 1 for what was appended last.
+def _ranked(reread: Reread, rows: exp.Select, clock: Sequence[str], within: Sequence[str]) -> exp.Select:
+    """Rows of the table with their rank among those of their key: 1 for what was appended last, as far as one can tell.
 
     Where no column says when that was, it is the state with the most copies, then the highest mark: each state was
     appended because the one before it was another, so one that came back has one copy more.
@@ -152,11 +157,11 @@ def _ranked(reread: Reread, rows: exp.Select, names: Sequence[str], clock: Seque
 
     every = schema.names
     if not clock:
-        copies = named(over(exp.Count(this=exp.Star()), spelled(names)), _COPIES)
+        copies = named(over(exp.Count(this=exp.Star()), [c.name for c in _compared(schema, reread)]), _COPIES)
         rows = select(*map(col, every), copies).from_(rows.subquery("w"))
         clock = [_COPIES, *spelled(reread.marks)]
     newest = [ordered(col(n), desc=True) for n in clock]
-    rank = over(exp.Rank(), spelled([*reread.keys, *reread.apart]), newest)
+    rank = over(exp.Rank(), spelled(within), newest)
     return select(*map(col, every), named(rank, _RANK)).from_(rows.subquery("n"))
 
 
@@ -166,13 +171,23 @@ def _known(column: Column) -> exp.Expr:
     return case((alone, col(column.name, "l")), default=cast(exp.null(), column.type))
 
 
-def _last(reread: Reread, keys: Sequence[str], names: Sequence[str], clock: Sequence[str]) -> exp.Select:
-    """Of every key in the table the row that was appended last, or has the highest mark, wherever its mark lies."""
-    schema, target = reread.target.schema, reread.target
-    order = clock or [c.name for n in reread.marks if (c := schema.get(n))]
-    newest = over(exp.RowNumber(), keys, [ordered(col(n), desc=True) for n in (*order, *names)])
-    rows = select(*map(col, (*keys, *names)), named(newest, _RANK)).from_(table(target.name))
-    return select(*map(col, (*keys, *names))).from_(rows.subquery("k")).where(eq(col(_RANK), lit(1)))
+def _last(reread: Reread, keys: Sequence[str], lacked: Sequence[Column], clock: Sequence[str]) -> exp.Select:
+    """Of every key in the table what was appended last, wherever its mark lies; NULL where that is not one value."""
+    whole = select(*(col(n) for n in reread.target.schema.names)).from_(table(reread.target.name))
+    ranked = _ranked(reread, whole, clock, reread.keys)
+    values = [named(_agreed(c), c.name) for c in lacked]
+    last = select(*map(col, keys), *values).from_(ranked.subquery("k")).where(eq(col(_RANK), lit(1)))
+    return last.group_by(*map(col, keys))
+
+
+def _agreed(column: Column) -> exp.Expr:
+    """The value that all rows of a group have; NULL when they differ. Maps cannot be compared: that of a single row."""
+    value, rows = col(column.name), exp.Count(this=exp.Star())
+    if family(column.type) == "map":
+        return case((eq(rows, lit(1)), exp.AnyValue(this=value)), default=exp.null())
+    low, high = exp.Min(this=value), exp.Max(this=value.copy())
+    alike = all_of([eq(low, high), eq(exp.Count(this=value.copy()), rows)])
+    return case((alike, low.copy()), default=exp.null())
 
 
 def family_of(columns: Schema, name: str) -> str:

@@ -130,7 +130,8 @@ def _older(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
     """An older row changes nothing; nor does an equal one of a deleted row, unless evidence shows that it is back.
 
     Where evidence says who is there, an older row of a deleted key is back too, as it was when it was newest: no row
-    said that it is gone. Where rows announce their deletes, an older row is older than that.
+    said that it is gone. Where rows announce their deletes, an older row is older than that; a key that was only found
+    missing stays deleted with it, since nothing that is stored tells the two apart (docs/decisions/0005-deletes.md).
     """
     if q.sequence is None:
         return []

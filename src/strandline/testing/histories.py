@@ -211,17 +211,22 @@ def by_source(live: Iterable[Row], keys: Sequence[str]) -> Evidence:
     return Evidence(seen, covers=lambda _: True, empty=_no_key(rows, keys), live=True)
 
 
-def by_window(slice_: Frame, keys: Sequence[str], column: str, low: Any, partition_by: Sequence[str] = ()) -> Evidence:
-    """`watermark_window`: stored rows whose mark lies in what was read, in partitions that the slice has."""
-    high = highest(slice_, column)
+def by_window(
+    slice_: Frame, keys: Sequence[str], column: str, low: Any, partition_by: Sequence[str] = (), *, first: bool = False
+) -> Evidence:
+    """`watermark_window`: stored rows whose mark lies in what was read, in partitions that the slice has.
+
+    As long as no run has left a mark (`first`), it says nothing of them, wherever the read began.
+    """
+    first, high = first or low is None, highest(slice_, column)
     partitions = _keys(slice_, partition_by)
 
     def covers(row: Row) -> bool:
-        if low is None or high is None or row[column] is None:
+        if first or high is None or row[column] is None:
             return False
         return bool(low <= row[column] <= high) and key_of(row, partition_by) in partitions
 
-    return Evidence(_keys(slice_, keys), covers, first=low is None)
+    return Evidence(_keys(slice_, keys), covers, first=first)
 
 
 # --- one run -----------------------------------------------------------------------------------------------

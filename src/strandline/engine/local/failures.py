@@ -1,4 +1,4 @@
-"""DuckDB's errors in our words."""
+"""DuckDB's and deltalake's errors in our words."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from deltalake.exceptions import DeltaError
 
 from strandline.engine.base import FileSource
 from strandline.engine.faults import raise_fault, unreadable
-from strandline.errors import NodeError, ReadError, TableError, TransformError, UnknownColumn
+from strandline.errors import NodeError, ReadError, TableError, TransformError, UnknownColumn, panics_told
 
 
 @contextmanager
 def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
     """Run something in DuckDB; what it says when it fails becomes one of our errors."""
     try:
-        yield
+        with panics_told(where):
+            yield
     except duckdb.Error as e:
         text = str(e)
         raise_fault(text)

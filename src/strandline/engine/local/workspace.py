@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -18,15 +16,13 @@ from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source,
 from strandline.engine.local import delta, feeds, scans
 from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
-from strandline.engine.staging import staging, sweep
+from strandline.engine.staging import scratch, sweep_scratch
 from strandline.errors import TransformError
 from strandline.faults import point
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.portable import DUCK_MACROS, render
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Column, Relation, Schema, Table, TableState, Token
-
-_PREFIX = "strandline-work-"
 
 
 class LocalWorkspace:
@@ -138,13 +134,12 @@ class LocalPlatform:
     @classmethod
     def start(cls) -> LocalPlatform:
         """A platform, after what killed runs have left was swept."""
-        sweep(Path(tempfile.gettempdir()), _PREFIX)
+        sweep_scratch()
         return cls()
 
     @contextmanager
     def workspace(self, name: str) -> Iterator[Engine]:
-        with staging(Path(tempfile.gettempdir()), f"{_PREFIX}{name}") as folder:
-            folder.mkdir(parents=True)
+        with scratch(name) as folder:
             connection = duckdb.connect(str(folder / "workspace.duckdb"))
             try:
                 connection.execute("SET TimeZone = 'UTC'")

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy
+import sqlglot
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
-from sqlglot import exp
+from sqlglot import TokenType, exp
+from sqlglot.errors import TokenError
 
 from strandline.config.resolve import redact
 from strandline.engine.base import SqlEndpoint, SqlSource
@@ -187,11 +189,22 @@ def translate(error: SQLAlchemyError | OSError, endpoint: SqlEndpoint) -> Strand
 def _origin(connection: sqlalchemy.Connection, source: SqlSource) -> exp.Expr:
     """The FROM of the statement, under the alias q."""
     if source.query is not None:
-        text = source.query.strip().rstrip(";")
+        text = _bare(source.query, _GLOT.get(connection.dialect.name, ""))
         _probe(connection, text)
         return exp.Subquery(this=exp.Var(this=text), alias=exp.TableAlias(this=ident("q")))
     schema, name = _real_table(connection, source)
     return exp.Table(this=ident(name), db=ident(schema) if schema else None, alias=exp.TableAlias(this=ident("q")))
+
+
+def _bare(query: str, dialect: str) -> str:
+    """A query without what stands behind it, semicolons and comments: one to the end of its line would go on."""
+    try:
+        tokens = sqlglot.tokenize(query, read=dialect)
+    except TokenError:  # the database says what is wrong with it
+        return query
+    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    return query[: tokens[-1].end + 1].strip() if tokens else query
 
 
 def _probe(connection: sqlalchemy.Connection, query: str) -> None:

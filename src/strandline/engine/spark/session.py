@@ -18,7 +18,7 @@ from strandline.engine.base import Engine
 from strandline.engine.spark.jars import PACKAGES, resolve
 from strandline.engine.spark.java import ensure_java
 from strandline.engine.spark.workspace import SparkWorkspace
-from strandline.engine.staging import staging, sweep
+from strandline.engine.staging import staging, sweep, sweep_scratch
 from strandline.errors import EngineError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class SparkPlatform:
         control = control_location(project.config.connections, project.config.control, project.root)
         rows = Path(control) / "_staging"
         sweep(rows)
+        sweep_scratch()  # the rows of plans are staged there
         active = SparkSession.getActiveSession()
         if active is not None:
             return cls(active, rows, owned=False)

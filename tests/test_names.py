@@ -1,0 +1,284 @@
+"""Names that change, and names that two projects share: what is known belongs to the table, and to who wrote it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline import faults
+from strandline.errors import UndoRefused, UsageError
+from strandline.testing.frames import read_table
+from strandline.testing.projects import execute, make_project
+
+LAKE = {"connection": "lake"}
+MARKED = {"connection": "erp", "table": "s", "incremental": {"mode": "stateful", "column": "u"}}
+ALL = {"connection": "erp", "table": "s"}
+
+
+class Died(BaseException):
+    """What no code of a run catches, as if the process were gone."""
+
+
+@contextmanager
+def dies(at: str) -> Iterator[None]:
+    def hook(name: str, _node: str | None) -> None:
+        if name == at:
+            raise Died
+
+    with faults.armed(hook), pytest.raises(Died):
+        yield
+
+
+class Place:
+    """A folder with a source table `s`, and a project that is declared anew for each run."""
+
+    def __init__(self, folder: Path, platform: Any, name: str = "test") -> None:
+        self.folder, self.platform, self.name = folder, platform, name
+        folder.mkdir(exist_ok=True)
+        self.more: dict[str, Any] = {}
+        self.erp("CREATE TABLE s (id INTEGER, v TEXT, u INTEGER)")
+
+    def erp(self, *statements: str) -> None:
+        execute(self.folder / "erp.db", *statements)
+
+    def add(self, *marks: int) -> None:
+        self.erp(*(f"INSERT INTO s VALUES ({u}, 'v{u}', {u})" for u in marks))
+
+    def declare(self, *nodes: dict[str, Any]) -> Any:
+        erp = {"type": "sql", "url": "sqlite:///erp.db"}
+        more = {**self.more, "connections": {"erp": erp, **self.more.get("connections", {})}}
+        self.project = make_project(self.folder, nodes, **more | {"project": self.name})
+        return self.project
+
+    def run(self, *nodes: dict[str, Any]) -> Any:
+        return self.declare(*nodes).run(platform=self.platform, check=True)
+
+    def undo(self, run: Any) -> Any:
+        return self.project.undo(run.run_id, platform=self.platform)
+
+    def ids(self, table: str = "t", **kept: Any) -> list[int]:
+        rows = read_table(self.folder / "lake" / table).rows
+        return sorted(r["id"] for r in rows if all(r.get(k) == v for k, v in kept.items()))
+
+
+@pytest.fixture
+def place(tmp_path: Path, pandas_platform: Any) -> Place:
+    return Place(tmp_path / "p", pandas_platform)
+
+
+def node(read: Any = MARKED, table: str = "t", mode: str = "append", name: str = "n", **more: Any) -> dict[str, Any]:
+    keys = {"keys": ["id"]} if mode == "upsert" else {}
+    return {"name": name, "read": read, "write": {**LAKE, "table": table, "mode": mode, **keys}, **more}
+
+
+# --- undo ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["another table", "made anew"])
+def test_an_undo_puts_back_the_mark_of_its_own_table(place: Place, how: str) -> None:
+    place.add(1, 2)
+    place.run(node())
+    table = "t2" if how == "another table" else "t"
+    if how == "made anew":
+        shutil.rmtree(place.folder / "lake" / "t")
+    place.undo(place.run(node(table=table)))
+    assert place.ids(table) == []
+    place.add(3)
+    place.run(node(table=table))
+    assert place.ids(table) == [1, 2, 3]
+
+
+def test_a_run_that_only_moved_a_mark_is_undone(place: Place) -> None:
+    def without(text: str) -> dict[str, Any]:
+        step = {"operation": "filter", "params": {"condition": f"v <> '{text}'"}}
+        return node(transform={"steps": [step]})
+
+    place.add(1)
+    place.run(without("x"))
+    place.erp("INSERT INTO s VALUES (2, 'x', 2), (3, 'x', 3)")
+    moved = place.run(without("x"))
+    assert moved.nodes[0].status == "unchanged"
+    place.undo(moved)
+    with pytest.raises(UsageError, match="already undone"):
+        place.undo(moved)
+    place.run(without("none"))
+    assert place.ids() == [1, 2, 3]
+    with pytest.raises(UsageError, match="has changed nothing"):
+        place.undo(place.run(without("none")))
+
+
+def test_an_empty_extract_is_taken_back(place: Place) -> None:
+    detect = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}
+    bronze = node(ALL, "b", name="b")
+    silver = node({**LAKE, "table": "b"}, mode="upsert", name="s", transform={"steps": [detect]})
+    place.add(1, 2)
+    place.run(bronze, silver)
+    place.erp("DELETE FROM s")
+    empty = place.declare(bronze, silver).run("b", platform=place.platform, check=True)
+    place.undo(empty)
+    assert [n.held for n in place.project.run("s", platform=place.platform, check=True).nodes] == [0]
+
+
+def test_what_the_records_lost_of_the_batch_before_its_commit_still_says(place: Place) -> None:
+    place.add(1, 2)
+    place.run(node())
+    place.add(3)
+    run = place.run(node())
+    shutil.rmtree(place.folder / "lake" / "_strandline")
+    place.run(node())  # finishes the record of what has landed
+    place.undo(run)
+    assert place.ids() == [1, 2]
+    marks = [json.loads(r.coverage or "{}").get("marks") for r in place.project.store.all_control()]
+    assert marks == [{"u": ["2", "bigint"]}]
+
+
+def test_an_undo_sees_who_consumed_in_another_project(place: Place) -> None:
+    place.add(1)
+    made = place.run(node())
+    first = place.project
+    place.name, place.more = "other", {"connections": {"store": {"type": "lake", "path": "lake"}}}
+    place.run(node({"connection": "store", "table": "t"}, "copy", "upsert", "c"))
+    with pytest.raises(UndoRefused, match="node `c` consumed version"):
+        first.undo(made.run_id, platform=place.platform)
+
+
+# --- two projects with their records in one place --------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: Path, pandas_platform: Any) -> list[Place]:
+    """North and south: each with a database and a lake of its own, and what is recorded of both in one folder."""
+    places = [Place(tmp_path / name, pandas_platform, name) for name in ("north", "south")]
+    ops = {"type": "lake", "path": str(tmp_path / "ops")}
+    for place in places:
+        place.more = {"connections": {"ops": ops}, "control": {"connection": "ops"}}
+    return places
+
+
+def test_nodes_of_one_name_in_two_projects_know_nothing_of_each_other(two: list[Place]) -> None:
+    north, south = two
+    for place, mark in zip(two, (1, 100), strict=True):
+        place.add(mark)
+        place.run(node())
+    north.add(2)
+    north.run(node())
+    south.add(101)
+    undone = south.run(node())
+    assert (north.ids(), south.ids()) == ([1, 2], [100, 101])
+    south.undo(undone)
+    assert south.ids() == [100]
+    assert {r.project for r in north.project.store.runs()} == {"north"}
+    north.add(3)
+    north.run(node())
+    assert north.ids() == [1, 2, 3]
+
+
+def test_what_died_in_one_project_is_finished_there(two: list[Place]) -> None:
+    north, south = two
+    for place in two:
+        place.add(1)
+        place.run(node(ALL))
+    with dies("commit.after"):
+        south.declare(node(ALL)).run(platform=south.platform)
+    north.run(node(ALL))
+    south.run(node(ALL))
+    assert (north.ids(), south.ids()) == ([1, 1], [1, 1])
+
+
+def test_two_projects_that_write_one_table_keep_their_places(place: Place) -> None:
+    place.add(1)
+    place.run(node(ALL, name="n1"))
+    place.name = "other"
+    place.run(node(ALL, name="n2"))
+    with dies("commit.after"):
+        place.declare(node(ALL, name="n2")).run(platform=place.platform)
+    place.name = "test"
+    place.run(node(ALL, name="n1"))
+    place.name = "other"
+    place.run(node(ALL, name="n2"))
+    assert place.ids() == [1] * 4
+
+
+# --- other names after a death -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["commit.after", "log.after"])
+@pytest.mark.parametrize("renamed", ["node", "project"])
+def test_a_batch_that_landed_under_another_name_is_finished_and_not_repeated(
+    place: Place, renamed: str, point: str
+) -> None:
+    place.add(1)
+    place.run(node(ALL))
+    with dies(point):
+        place.declare(node(ALL)).run(platform=place.platform)
+    place.name = "renamed" if renamed == "project" else "test"
+    name = "m" if renamed == "node" else "n"
+    first = place.run(node(ALL, name=name)).nodes[0]
+    assert (first.name, place.ids()) == (name, [1, 1])
+    assert any("died" in w or "in the history only" in w for w in first.warnings)
+    place.run(node(ALL, name=name))
+    assert place.ids() == [1, 1, 1]
+    assert {r.batch_status for r in place.project.store.writers("lake.t")} == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("renamed", ["node", "project"])
+def test_a_batch_that_never_landed_under_another_name_is_done_and_heals(place: Place, renamed: str) -> None:
+    place.add(1)
+    place.run(node())
+    place.add(2)
+    with dies("running.after"):
+        place.declare(node()).run(platform=place.platform)
+    place.name = "renamed" if renamed == "project" else "test"
+    place.run(node(name="m" if renamed == "node" else "n"))
+    assert place.ids() == [1, 2]
+    mine = [r.batch_status for r in place.project.store.all_control()]
+    assert set(mine) == {"SUCCESS"}
+
+
+def test_names_that_died_one_after_the_other(place: Place) -> None:
+    place.add(1)
+    place.run(node())
+    place.add(2)
+    for name, point in (("n", "running.after"), ("m", "commit.after")):
+        with dies(point):
+            place.declare(node(name=name)).run(platform=place.platform)
+    place.add(3)
+    for name in ("m", "k"):
+        place.run(node(name=name))
+    assert place.ids() == [1, 2, 3]
+    assert {r.batch_status for r in place.project.store.all_control()} == {"SUCCESS"}
+
+
+def test_what_was_held_stays_held_under_another_name_of_the_project(place: Place) -> None:
+    params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_count": 0, "on_threshold_breach": "hold"}
+    looking = node(ALL, mode="upsert", transform={"steps": [{"operation": "detect_deletes", "params": params}]})
+    place.add(1, 2)
+    place.run(looking)
+    place.erp("DELETE FROM s WHERE id = 1")
+    held = place.run(looking)
+    place.name = "renamed"
+    assert [place.run(looking).nodes[0].held for _ in range(2)] == [1, 1]
+    assert {n: len(rows) for n, rows in place.project.holds().items()} == {"n": 1}
+    place.project.approve(held.run_id, platform=place.platform, check=True)
+    assert place.ids(_is_deleted=True) == [1]
+
+
+@pytest.mark.parametrize("point", ["commit.after", "log.after"])
+def test_another_table_after_a_death_and_back_again(place: Place, point: str) -> None:
+    place.add(1)
+    place.run(node(ALL))
+    with dies(point):
+        place.declare(node(ALL)).run(platform=place.platform)
+    place.run(node(ALL, "t2"))
+    place.run(node(ALL, "t2"))
+    assert place.ids("t2") == [1, 1]
+    place.run(node(ALL))
+    assert place.ids() == [1, 1] if point == "commit.after" else [1, 1, 1]
+    place.run(node(ALL, "t2"))
+    assert place.ids("t2") == [1, 1, 1]
