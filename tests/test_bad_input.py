@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy
 
+from strandline.project import load
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -149,6 +150,7 @@ def test_duplicate_keys_are_shown(tmp_path, platform, shop):
     assert error["code"] == "duplicate_keys"
     assert "1 key of (id) occur more than once in the rows to write, for example id=1" in error["message"]
     assert "deduplicate" in error["hint"]
+    assert load(tmp_path).plan(platform=platform).nodes[0].error == error  # a plan says the same
 
 
 def test_duplicate_keys_against_an_existing_table(tmp_path, platform, shop):

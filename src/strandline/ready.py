@@ -181,14 +181,22 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
     )
 
 
+def _counted(job: Job, engine: Engine, outcome: Outcome) -> ChangeSet:
+    """The change set of a first load, evaluated before its commit would do so."""
+    try:
+        staged = engine.stage(rows_of(outcome.changes.additions), measures(), None)
+    except DuplicateKeys:
+        raise batches.duplicate_keys(engine, outcome.rows, job.node.write.keys) from None
+    return replace(outcome.changes, additions=staged.relation, counts=Counts(**staged.measures))
+
+
 def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[PlannedNode, Planned, Ready]:
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
     outcome = prepare(job, engine, state)
     changes, verdict = outcome.changes, outcome.verdict
     if changes.counts is None:
-        staged = engine.stage(rows_of(changes.additions), measures(), None)
-        changes = replace(changes, additions=staged.relation, counts=Counts(**staged.measures))
+        changes = _counted(job, engine, outcome)
     refusal = verdict.refusal if verdict else None
     counts = Counts() if refusal else changes.counts or Counts()
     done: Status = "held" if counts.held else "success" if counts.any or state is None else "unchanged"
