@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from strandline import faults
 from strandline.errors import UndoRefused, UsageError
@@ -282,3 +283,126 @@ def test_another_table_after_a_death_and_back_again(place: Place, point: str) ->
     assert place.ids() == [1, 1] if point == "commit.after" else [1, 1, 1]
     place.run(node(ALL, "t2"))
     assert place.ids("t2") == [1, 1, 1]
+
+
+# --- back again, and other names for the same table --------------------------------------------------------------
+
+FED = node({**LAKE, "table": "b", "incremental": {"mode": "cdf"}}, "t", "append", "n")
+KEPT = node(ALL, "b", "upsert", "b")
+DETECT = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}
+
+
+def test_a_project_that_is_renamed_and_renamed_back_goes_on(place: Place) -> None:
+    for name, new in (("test", (1,)), ("other", (2,)), ("test", ()), ("other", (3,))):
+        place.name = name
+        place.add(*new)
+        place.run(KEPT, FED)
+    assert place.ids() == [1, 2, 3]
+
+
+def test_extracts_are_numbered_on_under_all_names(place: Place) -> None:
+    bronze = node(ALL, "b", "append", "b")
+    silver = node({**LAKE, "table": "b"}, "t", "upsert", "s", transform={"steps": [DETECT]})
+    place.add(1, 2, 3)
+    place.run(bronze, silver)
+    place.name = "other"
+    place.run(bronze, silver)
+    place.name = "test"
+    place.erp("DELETE FROM s WHERE id = 3")
+    place.run(bronze, silver)
+    assert place.ids(_is_deleted=True) == [3]
+
+
+def test_another_project_that_feeds_the_same_table_has_its_own_mark(tmp_path: Path, pandas_platform: Any) -> None:
+    north, south = (Place(tmp_path / name, pandas_platform, name) for name in ("north", "south"))
+    for place, marks in ((north, (100, 101)), (south, (1, 2))):
+        place.more = {"connections": {"lake": {"type": "lake", "path": str(tmp_path / "north" / "lake")}}}
+        place.add(*marks)
+        place.run(node())
+    assert north.ids() == [1, 2, 100, 101]
+
+
+def test_a_first_run_that_died_is_finished_under_another_name_of_the_project(place: Place) -> None:
+    place.add(1)
+    with dies("commit.after"):
+        place.declare(node(ALL)).run(platform=place.platform)
+    place.name = "other"
+    place.run(node(ALL))
+    assert place.ids() == [1]
+
+
+def test_records_that_are_lost_are_made_again_under_another_name_too(place: Place) -> None:
+    place.add(1)
+    place.run(node(ALL))
+    shutil.rmtree(place.folder / "lake" / "_strandline")
+    place.run(node(ALL, name="m"))
+    assert place.ids() == [1]
+
+
+def test_a_table_that_somebody_made_anew_is_read_from_the_start(place: Place) -> None:
+    place.add(1, 2)
+    with dies("commit.after"):
+        place.declare(node()).run(platform=place.platform)
+    place.run(node())  # finishes the record
+    table = str(place.folder / "lake" / "t")
+    schema = DeltaTable(table).schema()
+    shutil.rmtree(table)
+    DeltaTable.create(table, schema=schema)
+    place.add(3)
+    place.run(node())
+    assert place.ids() == [1, 2, 3]
+
+
+def test_a_backup_that_is_put_back_goes_on_where_it_was(place: Place) -> None:
+    table, backup = place.folder / "lake" / "t", place.folder / "backup"
+    place.add(1)
+    place.run(KEPT, FED)
+    shutil.copytree(table, backup)
+    place.add(2)
+    place.run(KEPT, FED)
+    shutil.rmtree(table)
+    shutil.copytree(backup, table)
+    place.add(3)
+    place.run(KEPT, FED)
+    assert place.ids() == [1, 2, 3]
+
+
+def test_a_mark_is_not_put_back_into_a_table_that_was_made_anew(place: Place) -> None:
+    kept = node(transform={"steps": [{"operation": "filter", "params": {"condition": "v <> 'x'"}}]})
+    place.add(1, 2)
+    place.run(kept)
+    place.erp("INSERT INTO s VALUES (3, 'x', 3)")
+    moved = place.run(kept)
+    shutil.rmtree(place.folder / "lake" / "t")
+    place.undo(place.run(kept))
+    with pytest.raises(UndoRefused, match="made anew"):
+        place.undo(moved)
+    place.run(kept)
+    assert place.ids() == [1, 2]
+
+
+def test_an_undo_under_another_name_of_the_project_puts_back_what_was_before(place: Place) -> None:
+    kept = node(transform={"steps": [{"operation": "filter", "params": {"condition": "v <> 'x'"}}]})
+    place.add(1)
+    place.run(kept)
+    place.name = "other"
+    place.erp("INSERT INTO s VALUES (2, 'x', 2)")
+    place.undo(place.run(kept))
+    newest = max(place.project.store.all_control(), key=lambda r: r.updated_at)
+    assert newest.covered["marks"] == {"u": ["1", "bigint"]}
+
+
+@pytest.mark.parametrize("kind", [ALL, MARKED])
+def test_another_name_of_the_connection_is_the_same_table(place: Place, kind: Any) -> None:
+    place.more = {"connections": {"store": {"type": "lake", "path": "lake"}}, "control": {"connection": "lake"}}
+    place.add(1)
+    place.run(node(kind))
+    place.add(2)
+    place.run(node(kind))
+    renamed = node(kind)
+    renamed["write"]["connection"] = "store"
+    place.add(3)
+    foreseen = place.declare(renamed).plan(platform=place.platform).nodes[0]
+    done = place.run(renamed).nodes[0]
+    assert (foreseen.inserted, done.inserted) == (done.inserted, 3 if kind is ALL else 1)
+    assert place.ids() == ([1, 1, 1, 2, 2, 3] if kind is ALL else [1, 2, 3])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.errors import ReadError
+from strandline.errors import ReadError, UndoRefused
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
 
@@ -144,6 +145,68 @@ def test_the_holds_of_a_node_that_was_renamed_can_be_decided(shop: Shop) -> None
     approved = shop.project.approve(held, platform=shop.platform, check=True)
     assert [(n.name, n.deleted) for n in approved.nodes] == [("m", 1)]
     assert shop.gone() == [0]
+
+
+def test_a_rejection_stays_under_all_names_of_the_project_and_the_connection(shop: Shop) -> None:
+    lakes = {"connections": {"store": {"type": "lake", "path": "lake"}}, "control": {"connection": "lake"}}
+    shop.has(*range(10))
+    shop.run(looking(**HOLD), project="a")
+    shop.has(*range(2, 10))
+    assert shop.run(looking(**HOLD), project="b").held == 2
+    shop.project.reject(shop.last.run_id)
+    lax = looking(**HOLD | {"max_delete_percent": 50})
+    shop.run(lax, project="a")
+    for _ in range(2):
+        shop.run({**lax, "write": {**lax["write"], "connection": "store"}}, project="a", **lakes)
+    assert shop.gone() == []
+
+
+def test_an_undo_under_another_name_of_the_project_keeps_older_holds(shop: Shop) -> None:
+    node = looking(max_delete_count=0, on_threshold_breach="hold")
+    for ids, project in ((range(10), "a"), (range(1, 10), "a"), (range(2, 10), "b")):
+        shop.has(*ids)
+        held = shop.run(node, project=project).held
+    assert held == 2
+    shop.project.undo(shop.last.run_id, platform=shop.platform)
+    assert shop.run(node, project="b").held == 2
+
+
+def test_what_was_noted_of_a_table_does_not_pass_to_one_that_is_made_anew(shop: Shop) -> None:
+    node = looking(confirm_runs=2)
+    shop.has(*range(10))
+    shop.run(node)
+    shop.has(*range(1, 10))
+    shop.run(node)  # 0 is missing
+    shutil.rmtree(shop.folder / "lake" / "t")
+    for ids in (range(10), range(10), (0, *range(2, 10)), range(2, 10)):  # 1 is missing twice, 0 once
+        shop.has(*ids)
+        shop.run(node)
+    assert shop.gone() == [1]
+
+
+def test_holds_of_a_table_that_is_gone_end_with_it(shop: Shop) -> None:
+    shop.has(*range(10))
+    shop.run(looking(**HOLD))
+    shop.has(*range(2, 10))
+    shop.run(looking(**HOLD))
+    shutil.rmtree(shop.folder / "lake" / "t")
+    shop.has(*range(10))
+    assert shop.run(looking(**HOLD)).held == 0
+    assert shop.project.holds() == {}
+
+
+def test_a_consumer_in_another_project_that_only_holds_is_in_the_way_of_an_undo(shop: Shop) -> None:
+    mirror = bronze("overwrite")
+    holding = {**looking(max_delete_count=0, on_threshold_breach="hold"), "read": {**LAKE, "table": "b"}}
+    shop.has(1, 2, 3)
+    shop.run(mirror, project="one")
+    shop.run(holding, project="two")
+    shop.has(1, 2)
+    shop.run(mirror, project="one")
+    made, first = shop.last.run_id, shop.project
+    assert shop.run(holding, project="two").held == 1
+    with pytest.raises(UndoRefused, match="consumed version"):
+        first.undo(made, platform=shop.platform)
 
 
 def test_an_empty_extract_is_no_newer_one(shop: Shop) -> None:

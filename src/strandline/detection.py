@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
-from strandline.control.ledger import PROJECTS, RECORDED, Notebook
+from strandline.control.ledger import FORMERLY, RECORDED, SINCE, Notebook
 from strandline.control.watermark import decided_by
 from strandline.engine.base import Engine, LakeSource
 from strandline.engine.sources import key_runs
@@ -22,6 +22,7 @@ from strandline.plan.reading import live_source, source_of
 from strandline.slices import Slice, count, kept
 from strandline.sql.expr import (
     all_of,
+    any_of,
     col,
     count_where,
     eq,
@@ -407,9 +408,10 @@ def notes(engine: Engine, notebook: Notebook, job: Job) -> Relation:
     counted = counted.where(all_of([*same, one_of(col("status", "r"), RECORDED)]))
     names = ("key_hash", "verb", "streak", "run_id")
     newest = over(exp.RowNumber(), ["key_hash"], [ordered(col("batch"), desc=True)])
-    projects = (job.project.config.project, *job.past.memory.get(PROJECTS, ()))
-    here = [eq(col("target_table", "c"), lit(job.target.label)), one_of(col("project", "c"), projects)]
-    mine = all_of([*here, one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
+    called = [(job.project.config.project, job.target.label), *job.past.memory.get(FORMERLY, ())]
+    here = any_of(all_of([eq(col("project", "c"), lit(p)), eq(col("target_table", "c"), lit(t))]) for p, t in called)
+    since = exp.GTE(this=col("batch", "c"), expression=lit(int(job.past.memory.get(SINCE, 0))))
+    mine = all_of([here, since, one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
     if "takes_back" in runs.schema:  # a run that was undone has noted nothing
         back = select(lit(1)).from_(table(runs.name, "u"))
         which = (eq(col("takes_back", "u"), col("run_id", "c")), eq(col("node", "u"), col("node", "c")))

@@ -14,7 +14,7 @@ from strandline.config.model import NodeConfig
 from strandline.config.writes import EVENTS
 from strandline.control.ledger import MODE, Notebook
 from strandline.control.watermark import Mark
-from strandline.plan.reading import Input, inputs, is_lake, table_of
+from strandline.plan.reading import Input, inputs, is_lake, origin, table_of
 from strandline.types import Clock, Relation, Table, Token
 
 STEP = "detect_deletes"
@@ -32,9 +32,9 @@ class Feed:
         return self.coverage.get("kind") == "full"
 
     @property
-    def mode(self) -> str:
-        """How it was written; where the records do not say so, as that of which least is known."""
-        return str(self.coverage.get(MODE, "append"))
+    def mode(self) -> str | None:
+        """How it was written; older records do not say."""
+        return self.coverage.get(MODE)
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -101,6 +101,11 @@ class Job:
     @property
     def inputs(self) -> list[Input]:
         return inputs(self.node)
+
+    @property
+    def origins(self) -> list[str]:
+        """Where its rows come from."""
+        return [origin(self.project, i) for i in self.inputs]
 
     @property
     def keys(self) -> list[str]:

@@ -12,7 +12,7 @@ from strandline import history, slices, target_filter, through
 from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
-from strandline.control.ledger import MODE, PROJECTS, READS, ChangeRow
+from strandline.control.ledger import FORMERLY, MODE, ORIGINS, READS, SINCE, ChangeRow
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, StalePlan, StrandlineError, TransformError
 from strandline.faults import point
@@ -141,8 +141,9 @@ def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
     lacks = [c.name for c in outcome.made.fit.kept]
     if lacks and not job.node.write.keyed:  # by keys, the stored values stay
         coverage["lacks"] = lacks
-    if names := job.past.memory.get(PROJECTS):
-        coverage[PROJECTS] = names
+    memory = job.past.memory
+    coverage |= {k: memory[k] for k in (FORMERLY, SINCE) if k in memory} if memory else {SINCE: job.batch}
+    coverage[ORIGINS] = job.origins
     if job.node.write.keyed:
         coverage["at"] = job.at.isoformat()
         coverage["keys"] = job.keys

@@ -80,7 +80,7 @@ class Runner(Recorder):
         recovered = None
         while True:
             records, state, landed, found = self._look(job, describe)
-            if not alone and (former := self._former(job, records)):
+            if not alone and (former := self._former(job, records, state)):
                 recovered, alone = self._settle_former(job, former, describe, began, engine), True
                 continue
             if found is None:
@@ -101,14 +101,19 @@ class Runner(Recorder):
         ended = self.store.ended(job.app_id, ledger.finished(own))
         landed = self.landed(job, describe, state)
         found = fence.found(own, job.target.label, landed.commit if landed else None, ended)
+        if found and state and not found.logged:  # the commit that made the table could not know its id
+            found = replace(found, coverage={ledger.TABLE: state.table_id, **found.coverage})
         return records, state, landed, found
 
-    @staticmethod
-    def _former(job: Job, records: Sequence[ControlRow]) -> list[Job]:
-        """The job under the names by which others have begun to write its table, and not ended."""
-        begun = [r for r in records if r.target_table == job.target.label and r.batch_status != "SUCCESS"]
+    def _former(self, job: Job, records: Sequence[ControlRow], state: TableState | None) -> list[Job]:
+        """The job under the names by which others have begun to write its table, and perhaps not ended."""
+        here = [r for r in records if r.target_table == job.target.label]
         me = job.project.config.project, job.node.name
-        return [job.called(*names) for names in sorted({(r.project or me[0], r.node) for r in begun} - {me})]
+        names = {(r.project or me[0], r.node) for r in here if r.batch_status != "SUCCESS"}
+        if state is not None and not self._own(job, here) and (last := delta_log.last_batch(job.target)):
+            _, project, node = str(last.record["app_id"]).split("/", 2)  # its runner may have left no row
+            names.add((project, node))
+        return [job.called(*name) for name in sorted(names - {me})]
 
     def _settle_former(
         self, job: Job, former: Sequence[Job], describe: Describe, began: float, engine: Engine | None
@@ -207,7 +212,7 @@ class Runner(Recorder):
     def _of_table(job: Job, records: Sequence[ControlRow], state: TableState | None) -> list[ControlRow]:
         """What is known of a node, and of its table from when a node or a project of another name wrote it."""
         table_id = state.table_id if state else None
-        return ledger.of_table(records, job.project.config.project, job.target.label, table_id)
+        return ledger.Whose(job.project.config.project, job.target.label, table_id, job.origins).rows(records)
 
     @staticmethod
     def _own(job: Job, records: Sequence[ControlRow]) -> list[ControlRow]:
@@ -250,11 +255,12 @@ class Runner(Recorder):
 
     def remembering(self, job: Job, this: Batch, state: TableState | None) -> Job:
         """The job with what earlier runs left; of a table that is gone, or is another one, there is nothing to use."""
-        memory = this.memory()
-        if state is None or memory.get(ledger.TABLE) not in (None, state.table_id):
+        memory = this.memory() if state is not None else {}
+        if state and memory.get(ledger.TABLE) not in (None, state.table_id):
             memory = {}
-        elif (former := this.written_by) and former != job.project.config.project:
-            memory = {**memory, ledger.PROJECTS: sorted({*memory.get(ledger.PROJECTS, ()), former})}
+        elif state and int(memory.get("target") or 0) > state.version:  # an older copy of the table was put back
+            last = delta_log.last_batch(job.target)
+            memory = last.record["coverage"] if last else {}
         notebook = self.store.notebook() if memory.get("notes") else None
         past = replace(job.past, memory=memory, feed=self._feed, notebook=notebook)
         return replace(job, batch=this.token.batch, past=past)
@@ -262,7 +268,7 @@ class Runner(Recorder):
     def _feed(self, target: Table) -> Feed | None:
         """How a table was last fed by a node."""
         rows, state = self.store.writers(target.label), delta_log.describe(target)
-        rows = [r for r in rows if state and r.table_id in (None, state.table_id)]
+        rows = [r for r in rows if state and r.covered.get(ledger.TABLE) in (None, state.table_id)]
         if rows:
             coverage, last = ledger.covered(rows), ledger.finished(rows)
         elif commit := delta_log.last_batch(target):  # the records are somewhere else: the table itself says so

@@ -224,7 +224,8 @@ def kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -
     if _compares_snapshots(job) and feed is not None:
         lake = lake_of(job, input_)
         writer = job.writer(lake)
-        if (writer.write.mode if writer else feed.mode) == "append":
+        mode = writer.write.mode if writer else feed.mode or ("append" if "batch_id" in roles else None)
+        if mode == "append":
             if "batch_id" not in roles:
                 raise ReadError(
                     f"{lake.label} does not say which rows belong to its newest snapshot", hint=_told(writer)

@@ -37,7 +37,8 @@ def planned(
     `everybody` is the history of all projects: runs of others may have consumed what this one made.
     """
     by_node = {job.node.name: job for job in jobs}
-    history = [r for r in everybody if r.project == jobs[0].project.config.project]
+    mine = [r for r in everybody if r.project == jobs[0].project.config.project]
+    history = everybody if any(r.run_id == run_id for r in mine) else mine
     taken = takings(history, run_id, noted)
     gone = [t for t in taken if t.node not in by_node or by_node[t.node].target.label != t.table]
     if gone:
@@ -51,7 +52,7 @@ def planned(
 
 def of_node(job: Job, run_id: str, store: Store) -> Taking | None:
     """What is to be taken back of one node of a run; None when the run has changed nothing there."""
-    alone = [row for row in store.runs() if row.run_id != run_id or row.node == job.node.name]
+    alone = [row for row in store.all_runs() if row.run_id != run_id or row.node == job.node.name]
     try:
         found = takings(alone, run_id, noted_in(store))
     except UsageError:  # it was quiet, or finished what another run had begun
@@ -127,7 +128,7 @@ def _still(store: Store, job: Job, taking: Taking) -> Taking:
 
 def noted_in(store: Store) -> set[tuple[str, str]]:
     """The runs and nodes of which `etl_changes` tells something."""
-    return {(c.run_id, c.node) for c in store.changes()}
+    return store.noted()
 
 
 def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:

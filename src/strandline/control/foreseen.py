@@ -48,6 +48,9 @@ class Foreseen:
     def changes(self, node: str | None = None) -> list[ChangeRow]:
         return self._store.changes(node)
 
+    def noted(self) -> set[tuple[str, str]]:
+        return self._store.noted()
+
     def notebook(self) -> Notebook | None:
         return self._store.notebook()
 

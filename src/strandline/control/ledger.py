@@ -19,7 +19,9 @@ BY_HAND = "by hand: "
 READS = "reads"  # in a batch's coverage: the sources that it read
 MODE = "mode"  # how the table was written
 TABLE = "table"  # the id of the table that it was written to
-PROJECTS = "projects"  # the other names that the project had while it was written
+ORIGINS = "origins"  # where its sources are, whatever they are called
+FORMERLY = "formerly"  # the other names, of project and table, under which the table was written
+SINCE = "since"  # the batch that made the table
 RECORDED = ("success", "held", "unchanged")
 """The endings of a batch that count: what it noted of single rows is true."""
 
@@ -59,15 +61,10 @@ class ControlRow:
         return self.node == node and self.project in (None, project)
 
     @property
-    def table_id(self) -> str | None:
-        """The table that was written, whatever it is called."""
-        found: str | None = json.loads(self.coverage or "{}").get(TABLE)
+    def covered(self) -> dict[str, Any]:
+        """What the batch covered."""
+        found: dict[str, Any] = json.loads(self.coverage or "{}")
         return found
-
-    @property
-    def formerly(self) -> list[str]:
-        """The other names that the project had while the table was written."""
-        return list(json.loads(self.coverage or "{}").get(PROJECTS, ()))
 
 
 @dataclass(frozen=True)
@@ -152,7 +149,10 @@ class Store(Protocol):
         """Note what a batch is about to do to single rows."""
 
     def changes(self, node: str | None = None) -> list[ChangeRow]:
-        """What recorded batches did to single rows, the oldest first."""
+        """What recorded batches did to single rows, the oldest first; under the names that tables have now."""
+
+    def noted(self) -> set[tuple[str, str]]:
+        """The runs and nodes, of all projects, whose recorded batches tell something of single rows."""
 
     def notebook(self) -> Notebook | None:
         """The tables that hold what was noted of single rows, for an engine to read; None when nothing was."""
@@ -179,12 +179,6 @@ class Batch:
     def batch_id(self) -> str:
         return f"{self.token.node}/{self.token.batch}"
 
-    @property
-    def written_by(self) -> str | None:
-        """The project whose batch was the last to finish."""
-        row = newest(self.previous.values())
-        return row.project if row else None
-
     def coverage(self) -> dict[str, Any]:
         """What the last batch covered, if it finished."""
         return {} if unfinished(list(self.previous.values())) else self.memory()
@@ -201,15 +195,36 @@ class Batch:
         return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot", "files")}
 
 
-def of_table(rows: Sequence[ControlRow], project: str, target: str, table_id: str | None) -> list[ControlRow]:
-    """The rows that tell of a project's table, without those of others who call theirs the same.
+@dataclass(frozen=True)
+class Whose:
+    """A table as a node knows it: what it is called, which one it is, and where its rows come from."""
 
-    A project that was renamed finds its tables written by nobody of its name: what is known of them is under another.
-    """
-    mine = [r for r in rows if r.project in (None, project)]
-    if table_id is None or any(r.target_table == target for r in mine):
-        return mine
-    return [*mine, *(r for r in rows if r.project not in (None, project) and r.table_id == table_id)]
+    project: str
+    target: str
+    table_id: str | None
+    origins: Sequence[str]
+
+    def rows(self, rows: Sequence[ControlRow]) -> list[ControlRow]:
+        """The rows that tell of this table or of its node, without those of others who call theirs the same.
+
+        What is known of it under other names is known of it: of a connection that was renamed, and of a project.
+        Another project that feeds the same table from elsewhere keeps its own marks.
+        """
+        found = []
+        for row in rows:
+            here, covered = row.project in (None, self.project), row.covered
+            same = self.table_id is not None and covered.get(TABLE) == self.table_id
+            if same and (row.target_table != self.target or not here):
+                if here or covered.get(ORIGINS) == list(self.origins):
+                    found.append(self._renamed(row, covered))
+            elif here:
+                found.append(row)
+        return found
+
+    def _renamed(self, row: ControlRow, covered: dict[str, Any]) -> ControlRow:
+        names = sorted([*covered.get(FORMERLY, []), [row.project or self.project, row.target_table]])
+        known = {**covered, FORMERLY: [n for i, n in enumerate(names) if n not in names[:i]]}
+        return replace(row, target_table=self.target, coverage=json.dumps(known, sort_keys=True))
 
 
 def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:

@@ -117,6 +117,9 @@ def in_the_way(
         mine = replace(t, table=table)
         found += _commits(mine, version, past[table], _taken_back(history))
         found += _consumers(mine, version, history, noted, ids.get(table, ""))
+    made_anew = _coverage(t.batch).get(TABLE) not in (None, ids.get(t.table))
+    if made_anew and not t.made:  # a batch that committed something meets its commit, or does not
+        found.append(Obstacle(t.node, t.table, "the table was made anew since"))
     if _committed(t.batch) and not t.made:
         found.append(Obstacle(t.node, t.table, "no log knows the version that the run made"))
     for row in _later(history, t.batch, noted):

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.control import fence
-from strandline.control.ledger import BY_HAND, ChangeRow, ControlRow, Notebook, RunRow
+from strandline.control.ledger import BY_HAND, FORMERLY, SINCE, ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
 from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict, Fenced, taken
@@ -185,10 +185,23 @@ class DeltaStore:
         """What recorded batches did to single rows, the oldest first; `also` those of runs that no longer count."""
         runs = self.all_runs()
         recorded = fence.counting(runs) | {(r.run_id, r.node, r.batch) for r in runs if r.counts and r.run_id in also}
-        heirs = {(r.target_table, name) for r in self.all_control() for name in r.formerly}
         rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
-        rows = [r for r in rows if self._mine(r.project) or (r.target_table, r.project) in heirs]
-        return sorted((r for r in rows if (r.run_id, r.node, r.batch) in recorded), key=lambda r: (r.at, r.batch))
+        rows = self._named([r for r in rows if (r.run_id, r.node, r.batch) in recorded])
+        return sorted(rows, key=lambda r: (r.at, r.batch))
+
+    def _named(self, rows: Sequence[ChangeRow]) -> list[ChangeRow]:
+        """What is told of this project's tables, under the names they have now; not of those that were made anew."""
+        control = self.all_control()
+        now = {tuple(name): r.target_table for r in control for name in r.covered.get(FORMERLY, ())}
+        since = {r.target_table: int(r.covered.get(SINCE, 0)) for r in control}
+        mine = [r for r in rows if self._mine(r.project) or (r.project, r.target_table) in now]
+        mine = [replace(r, target_table=now.get((r.project, r.target_table), r.target_table)) for r in mine]
+        return [r for r in mine if r.batch >= since.get(r.target_table, 0)]
+
+    def noted(self) -> set[tuple[str, str]]:
+        recorded = fence.counting(self.all_runs())
+        rows = ((r["run_id"], r["node"], r["batch"]) for r in self._read("etl_changes"))
+        return {row[:2] for row in rows if row in recorded}
 
     def runs(self, limit: int | None = None) -> list[RunRow]:
         return [r for r in self.all_runs() if self._mine(r.project)][:limit]

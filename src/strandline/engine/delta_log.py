@@ -170,12 +170,13 @@ def _numbered(delta: DeltaTable, app_id: str, number: int) -> Commit | None:
 def last_batch(table: Table) -> Commit | None:
     """The batch that last changed the rows of a table; None when that was somebody else, or nobody knows any more."""
     delta = open_table(table)
-    for entry in delta.history(_FAR) if delta else ():
-        record = record_of(entry) or {}
-        if "coverage" in record:
-            return Commit(int(entry["version"]), int(record["batch"]), str(record.get("run_id", "")), record)
-        if not (record.get("alter") or str(entry.get("operation", "")).startswith(HARMLESS)):
-            return None
+    for limit in (1, 20, _FAR) if delta else ():
+        for entry in delta.history(limit) if delta else ():
+            record = record_of(entry) or {}
+            if "coverage" in record:
+                return Commit(int(entry["version"]), int(record["batch"]), str(record.get("run_id", "")), record)
+            if not (record.get("alter") or str(entry.get("operation", "")).startswith(HARMLESS)):
+                return None
     return None
 
 

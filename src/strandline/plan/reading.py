@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +51,15 @@ def inputs(node: NodeConfig) -> list[Input]:
 def table_of(project: Project, connection: str, name: str) -> Table:
     """The lake table of that name."""
     return Table(f"{connection}.{name}", resolve.locate(project, connection, name))
+
+
+def origin(project: Project, input_: Input) -> str:
+    """Where a source is, told from others that are called the same, and without anything secret."""
+    connection, read = project.config.connections[input_.read.connection], input_.read
+    remote = isinstance(connection, SqlConnection) and not str(connection.url or "").startswith("sqlite")
+    place = connection.model_dump(mode="json", exclude={"user", "password"})
+    told = [place, None if remote else str(project.root), read.table, read.path, read.query]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def is_lake(project: Project, read: ReadConfig) -> bool:
