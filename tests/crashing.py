@@ -207,7 +207,7 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
         facts = json.loads(row.coverage or "{}")
-        own = {"run", "committed", "target", "sources", "at", "window", "snapshot"}
+        own = {"run", "committed", "target", "sources", "origins", "at", "window", "snapshot"}
         found[f"record of {row.node}"] = (row.batch_status, {k: v for k, v in facts.items() if k not in own})
     changes = store.changes()
     found["changes"] = sorted((c.node, c.verb, c.key) for c in changes)
