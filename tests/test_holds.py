@@ -354,16 +354,21 @@ def test_what_nobody_looks_for_any_more_cannot_be_approved_but_rejected(tmp_path
     assert shop.project.holds() == {}
 
 
-def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(tmp_path: Path, pandas_platform) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+def two_that_hold(shop: Shop) -> tuple[str, dict[str, Any]]:
+    """A run in which Silver and a second node like it hold deletes, and that node."""
     bronze, silver, _ = shop.nodes
     second = silver | {"name": "second", "write": silver["write"] | {"table": "second"}}
-    shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
+    shop.project = make_project(shop.folder, [bronze, silver, second], connections={"erp": shop.erp})
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
-    held = shop.run().run_id
+    return shop.run().run_id, second
+
+
+def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(tmp_path: Path, pandas_platform) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    held, second = two_that_hold(shop)
     second.pop("transform")
-    shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
+    shop.project = make_project(tmp_path, [*shop.nodes[:2], second], connections={"erp": shop.erp})
     watch = Watching()
     result = shop.project.approve(held, platform=pandas_platform, observer=watch)
     assert watch.told == result.nodes
@@ -377,14 +382,9 @@ def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(tm
 
 def test_approving_says_why_it_ends_as_it_does(tmp_path: Path, pandas_platform, capsys) -> None:
     shop = Shop(tmp_path, pandas_platform)
-    bronze, silver, _ = shop.nodes
-    second = silver | {"name": "second", "write": silver["write"] | {"table": "second"}}
-    shop.project = make_project(tmp_path, [bronze, silver, second], connections={"erp": shop.erp})
-    shop.run()
-    shop.sql("DELETE FROM c WHERE id > 5")
-    held = shop.run().run_id
+    held, second = two_that_hold(shop)
     ignoring = second | {"write": second["write"] | {"delete_strategy": "ignore"}}
-    make_project(tmp_path, [bronze, silver, ignoring], connections={"erp": shop.erp})
+    make_project(tmp_path, [*shop.nodes[:2], ignoring], connections={"erp": shop.erp})
     with pytest.raises(SystemExit) as ended:
         main(["approve", held, "--project-dir", str(tmp_path), "--engine", "pandas"])
     told = capsys.readouterr().out
