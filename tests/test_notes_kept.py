@@ -161,6 +161,20 @@ def test_a_rejection_stays_under_all_names_of_the_project_and_the_connection(sho
     assert shop.gone() == []
 
 
+def test_a_decision_under_other_names_of_project_and_connection_counts(shop: Shop) -> None:
+    lakes = {"connections": {"store": {"type": "lake", "path": "lake"}}, "control": {"connection": "lake"}}
+    shop.has(*range(10))
+    shop.run(looking(**HOLD), project="a")
+    shop.has(*range(2, 10))
+    held = shop.run(looking(**HOLD), project="a")
+    node = looking(**HOLD | {"max_delete_percent": 50})
+    node["write"]["connection"] = "store"
+    assert (held.held, shop.run(node, project="b", **lakes).held) == (2, 2)
+    shop.project.reject(next(iter(shop.project.holds()["n"])).run_id)
+    assert [shop.run(node, project="b", **lakes).held for _ in range(2)] == [0, 0]
+    assert shop.gone() == []
+
+
 def test_an_undo_under_another_name_of_the_project_keeps_older_holds(shop: Shop) -> None:
     node = looking(max_delete_count=0, on_threshold_breach="hold")
     for ids, project in ((range(10), "a"), (range(1, 10), "a"), (range(2, 10), "b")):

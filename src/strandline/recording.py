@@ -51,7 +51,8 @@ class Recorder:
         name = job.node.name
         point("running.before", name)
         if not self.store.put(ledger.control_rows(this, "RUNNING", now())):
-            raise Fenced(taken(name, this.token.batch, fence.holder(self.store.control(name))))
+            own = [r for r in self.store.control(name) if r.by(this.token.project, name)]
+            raise Fenced(taken(name, this.token.batch, fence.holder(own)))
         try:
             with panics_told():
                 point("running.after", name)

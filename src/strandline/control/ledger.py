@@ -131,7 +131,7 @@ class Store(Protocol):
     """Where control rows are kept."""
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        """The newest state of a node, and of whatever other nodes, in whatever project, have written such a table."""
+        """The newest state of nodes of this name, and of those that wrote a table of this name, in any project."""
 
     def writers(self, target: str) -> list[ControlRow]:
         """The newest state of whatever nodes have written a table of this name, in whatever project."""

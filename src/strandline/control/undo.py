@@ -195,10 +195,10 @@ def _moved(row: RunRow, before: RunRow | None) -> bool:
 
 def _same_table(one: RunRow, other: RunRow) -> bool:
     """Are these batches of one table? A table that was made anew is another one, whatever it is called."""
-    if one.target_table != other.target_table:
-        return False
     ids = _coverage(one).get(TABLE), _coverage(other).get(TABLE)
-    return ids[0] == ids[1] if None not in ids else one.project == other.project
+    if None not in ids:
+        return bool(ids[0] == ids[1])
+    return (one.project, one.target_table) == (other.project, other.target_table)
 
 
 def _before(history: Sequence[RunRow], row: RunRow) -> RunRow | None:

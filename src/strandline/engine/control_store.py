@@ -40,7 +40,7 @@ class DeltaStore:
         self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        return [r for r in self._control() if (r.node == node and self._mine(r.project)) or _wrote(r, target)]
+        return [r for r in self._control() if r.node == node or _wrote(r, target)]
 
     def writers(self, target: str) -> list[ControlRow]:
         return [r for r in self._control() if _wrote(r, target)]
