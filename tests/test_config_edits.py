@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from strandline.errors import TableError
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
 
@@ -190,4 +191,30 @@ def test_a_column_that_bronze_keeps_is_there_for_a_new_silver(shop: Shop) -> Non
     shop.run(bronze)
     shop.erp("ALTER TABLE s DROP COLUMN v")
     shop.run(bronze, node("silver", {**LAKE, "table": "b"}, "t", transform=steps))
+    assert shop.living("t") == [(1, "a")]
+
+
+def test_a_bronze_that_turns_from_append_to_overwrite_and_back(shop: Shop) -> None:
+    steps = [
+        {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "v DESC"}},
+        {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}},
+    ]
+    silver = node("silver", {**LAKE, "table": "b"}, "s", transform={"steps": steps})
+    shop.erp("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (0, 'a'), (1, 'b')")
+    for i, mode in enumerate(("append", "overwrite", "append", "overwrite", "overwrite")):
+        shop.erp(f"DELETE FROM s WHERE id = {i}", f"INSERT INTO s VALUES ({i + 2}, 'c')")
+        assert shop.run(node("b", {"connection": "erp", "table": "s"}, "b", mode), silver) == ["success", "success"]
+        assert [i for i, _ in shop.living("s")] == [i + 1, i + 2]
+
+
+@pytest.mark.parametrize("after", ["append", "overwrite"])
+@pytest.mark.parametrize(("before", "kept"), [("upsert", "one row of each key, and `_row_hash`"), ("scd2", "versions")])
+def test_a_table_stays_what_it_is(shop: Shop, before: str, kept: str, after: str) -> None:
+    shop.write("src", (1, "a"))
+    source = {**LAKE, "table": "src"}
+    first = node("n", source, "t", before)
+    shop.run(first | {"write": {**first["write"], "keys": ["id"]}})
+    shop.write("src", (1, "b"), mode="overwrite")
+    with pytest.raises(TableError, match=f"lake.t keeps {kept}"):
+        shop.run(node("n", source, "t", after))
     assert shop.living("t") == [(1, "a")]

@@ -13,9 +13,12 @@ import pytest
 from deltalake import DeltaTable
 
 from strandline import faults
+from strandline.engine import delta_log
 from strandline.errors import UndoRefused, UsageError
+from strandline.retry import Retry
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
+from strandline.types import Table
 
 LAKE = {"connection": "lake"}
 MARKED = {"connection": "erp", "table": "s", "incremental": {"mode": "stateful", "column": "u"}}
@@ -411,3 +414,71 @@ def test_another_name_of_the_connection_is_the_same_table(place: Place, kind: An
     assert place.ids() == ([1, 1, 1, 2, 2, 3] if kind is ALL else [1, 2])
     newest = max(place.project.store.all_control(), key=lambda r: r.updated_at)
     assert newest.covered.get("marks") == (None if kind is ALL else {"u": ["2", "bigint"]})
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_two_runners_at_once_under_two_names_of_a_node(place: Place, mode: str) -> None:
+    place.add(1)
+    place.run(node(mode=mode))
+    place.add(2)
+    loaded, runs = place.declare(node(mode=mode)), []
+
+    def hook(name: str, by: str | None) -> None:
+        if (name, by) == ("commit.before", "n") and not runs:
+            runs.append(place.run(node(mode=mode, name="m")))
+
+    with faults.armed(hook):
+        result = loaded.run(platform=place.platform, retry=Retry(wait=0), check=True)
+    assert [n.inserted for n in (*runs[0].nodes, *result.nodes)] == [1, 0]
+    assert place.ids() == [1, 2]
+
+
+def test_an_append_is_not_held_up_by_a_project_that_feeds_the_same_table_from_elsewhere(place: Place) -> None:
+    place.erp("CREATE TABLE other AS SELECT * FROM s")
+    place.add(1)
+    place.run(node())
+    place.add(2)
+    loaded, looks = place.declare(node()), list[str]()
+    place.name = "theirs"
+
+    def hook(name: str, by: str | None) -> None:
+        if (name, by) == ("commit.before", "n"):
+            looks.append(name)
+            place.run(node({**ALL, "table": "other"}, name="m"))
+
+    place.erp("INSERT INTO other VALUES (9, 'x', 9)")
+    with faults.armed(hook):
+        loaded.run(platform=place.platform, check=True)
+    assert place.ids() == [1, 2, 9]
+    assert len(looks) == 1
+
+
+def test_an_append_makes_no_table_of_half_its_rows(place: Place) -> None:
+    """The table goes between the look and the commit: the rows that it had are read again."""
+    place.add(1)
+    place.run(node())
+    place.add(2)
+    loaded = place.declare(node())
+
+    def hook(name: str, _by: str | None) -> None:
+        if name == "commit.before" and place.ids() == [1]:
+            shutil.move(place.folder / "lake" / "t", place.folder / "away")
+
+    def ids_or_none() -> list[int]:
+        return Place.ids(place) if (place.folder / "lake" / "t").exists() else []
+
+    place.ids = ids_or_none  # type: ignore[method-assign]
+    with faults.armed(hook):
+        loaded.run(platform=place.platform, retry=Retry(wait=0), check=True)
+    assert place.ids() == [1, 2]
+
+
+def test_a_dry_run_of_an_undo_finds_what_landed_under_another_name(place: Place) -> None:
+    place.add(1)
+    with dies("commit.after"):
+        place.declare(node()).run(platform=place.platform)
+    commit = delta_log.last_batch(Table("lake.t", str(place.folder / "lake" / "t")))
+    assert commit is not None
+    for dry_run in (True, False):
+        with pytest.raises(UndoRefused, match="node `n` of this project no longer writes it"):
+            place.declare(node(name="m")).undo(commit.run_id, platform=place.platform, dry_run=dry_run)

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from strandline import faults
+from strandline.engine import delta_log
 from strandline.project import StrandlineProject
 from strandline.retry import Retry
 from strandline.testing.frames import read_table
@@ -97,3 +98,37 @@ def test_a_history_that_somebody_shortens(tmp_path: Path, platform: Any, effecti
         loaded.run(platform=platform, retry=Retry(wait=0), check=True)
     assert "commit.before" in seen
     assert content(tmp_path) == [(1, "A"), (2, "b"), (4, "d")]
+
+
+@pytest.mark.spark
+def test_what_the_table_format_lets_through_in_the_moment_of_the_commit_is_told(
+    tmp_path: Path, spark_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta lets an append land beside a MERGE that began after our check and before it."""
+    loaded = project(tmp_path, mode="upsert")
+    land(tmp_path, (1, "a"), (2, "b"))
+    loaded.run(platform=spark_platform, check=True)
+    land(tmp_path, (1, "A"), (2, "b"))
+    check = delta_log.open_on
+
+    def checks_then_inserts(*asked: Any) -> Any:
+        found = check(*asked)
+        inserts(tmp_path / "lake" / "a")
+        return found
+
+    monkeypatch.setattr(delta_log, "open_on", checks_then_inserts)
+    result = loaded.run(platform=spark_platform, check=True)
+    assert [w.split(",")[0] for w in result.nodes[0].warnings] == ["version 1 (WRITE) came meanwhile"]
+    assert content(tmp_path) == [(1, "A"), (2, "b"), (4, "theirs")]
+
+
+def test_nothing_of_ours_or_of_upkeep_is_a_stranger(tmp_path: Path, pandas_platform: Any) -> None:
+    """A column that the batch itself adds, and a table that somebody compacts, make no warning."""
+    loaded = project(tmp_path, mode="upsert")
+    land(tmp_path, (1, "a"), (2, "b"))
+    loaded.run(platform=pandas_platform, check=True)
+    (tmp_path / "landing" / "rows.csv").write_text("id,v,at,more\n1,A,2024-01-01T00:00:00,x\n")
+    with meanwhile(tmp_path, optimizes):
+        result = loaded.run(platform=pandas_platform, check=True)
+    assert result.nodes[0].warnings == []
+    assert content(tmp_path) == [(1, "A"), (2, "b")]

@@ -222,10 +222,10 @@ def _keeping(job: Job, rows: Relation, roles: Mapping[str, str]) -> Keeping:
 
 
 def _unkeyed(job: Job, rows: Relation, shape: Fit, how: Appending, roles: Mapping[str, str]) -> Proposal:
+    how = replace(how, stamp=appending.Stamp(roles["batch_id"], job.batch) if "batch_id" in roles else None)
     if job.node.write.mode == "overwrite":
-        return appending.overwrite(Snapshot(rows), shape, how.partition_by, first=how.first)
-    stamp = appending.Stamp(roles["batch_id"], job.batch) if "batch_id" in roles else None
-    return appending.append(rows, shape, replace(how, stamp=stamp))
+        return appending.overwrite(Snapshot(rows), shape, how)
+    return appending.append(rows, shape, how)
 
 
 def _reread(
@@ -266,11 +266,10 @@ def is_hard(job: Job) -> bool:
 def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     """The system columns that the target has after this batch, by role."""
     write, config = job.node.write, job.detection
-    if write.mode == "overwrite":
-        return {}
-    if write.mode == "append":
+    if not write.keyed:
         known = state is not None and "batch_id" in state.roles  # somebody compares them, perhaps in another project
-        return {"batch_id": "_batch_id"} if known or feeds_snapshots(job.project, job.node) else {}
+        told = write.mode == "append" and feeds_snapshots(job.project, job.node)
+        return {"batch_id": "_batch_id"} if known or told else {}
     names = write.system_columns.names()
     if config and config.soft_delete_col and "soft_delete_col" in config.model_fields_set:
         names["deleted"] = config.soft_delete_col

@@ -44,8 +44,14 @@ def _check_kept(job: Job, state: TableState) -> None:
             f"{job.target.label} keeps no versions: it was not written with mode: scd2",
             hint="write another table, or set the mode back",
         )
-    if write.mode == "upsert" and "valid_from" in state.roles:
+    if write.mode != "scd2" and "valid_from" in state.roles:
         raise TableError(f"{job.target.label} keeps versions: it was written with mode: scd2", hint="set the mode back")
+    if not write.keyed and (kept := [name for role, name in state.roles.items() if role != "batch_id"]):
+        raise TableError(
+            f"{job.target.label} keeps one row of each key, and {', '.join(f'`{n}`' for n in kept)} of it: "
+            f"it was written with mode: upsert, and mode: {write.mode} would not keep that up",
+            hint="set the mode back, or write another table",
+        )
     before = job.past.memory.get("keys", write.keys)
     if write.keyed and {k.casefold() for k in before} != {k.casefold() for k in write.keys}:
         raise TableError(

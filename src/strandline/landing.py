@@ -20,7 +20,7 @@ from strandline.plan.worth import feed_worth
 from strandline.ready import Ready
 from strandline.recording import Ending, Recorder
 from strandline.result import NodeResult
-from strandline.strategy.changes import ChangeSet, Counts, Removals
+from strandline.strategy.changes import ChangeSet, Counts
 from strandline.types import Commit, Table, TableState
 
 
@@ -41,7 +41,7 @@ class Lander:
         job, state, changes = self.job, self.state, ready.changes
         if state is not None:
             ready = replace(ready, coverage={**ready.coverage, TABLE: state.table_id})
-        coverage, version, name = dict(ready.coverage), None, job.node.name
+        coverage, version, name, said = dict(ready.coverage), None, job.node.name, list(ready.warnings)
         point("notes.before", name)
         batch, run_id = self.this.token.batch, self.records.run_id
         self.records.store.log_changes([replace(n, run_id=run_id, batch=batch) for n in ready.notes])
@@ -60,7 +60,8 @@ class Lander:
             delta_feed.enable(job.target)
         if commits:
             with step(name, "apply"):
-                version = self._apply(ready)
+                version, overlooked = self._apply(ready)
+            said += overlooked
         counts = changes.counts or self._committed()
         coverage["target"] = version if version is not None else self._version(ready)
         if state is None and (new := self.engine.describe(job.target)):
@@ -69,7 +70,7 @@ class Lander:
         if advice := feed_worth(job, read):
             log.info("%s: %s", name, advice)
         made = version is not None or ready.events is not None or ready.recovery is not None
-        end = Ending(counts, read, version, ready.versions, coverage, ready.warnings, ready.recovery, made)
+        end = Ending(counts, read, version, ready.versions, coverage, said, ready.recovery, made)
         return self.records.record(self.this, began, end)
 
     def _version(self, ready: Ready) -> int | None:
@@ -108,14 +109,23 @@ class Lander:
                 raise Fenced(taken(token.node, token.batch, landed.commit.run_id)) from None
             raise
 
-    def _apply(self, ready: Ready) -> int:
-        changes, state = ready.changes, self.state
-        if state is not None and changes.base is None and changes.removals is not Removals.NOTHING:
+    def _apply(self, ready: Ready) -> tuple[int, list[str]]:
+        """The version that was made; and what is to be said of those that came meanwhile, unnoticed."""
+        changes, state, target = ready.changes, self.state, self.job.target
+        if state is not None and changes.base is None:
             changes = replace(changes, seen=state.version)
         try:
-            return self._commit(self.job.target, changes, ready.coverage)
+            version = self._commit(target, changes, ready.coverage)
         except DuplicateKeys:  # found inside a first commit, which is then not made
             raise ready.duplicates() from None
+        other = delta_log.overlooked(target, version, changes, self.this.token, {"coverage": ready.coverage})
+        if other is None:
+            return version, []
+        run_id = self.this.token.run_id
+        said = f"{other}, in the moment of the commit: what it did to the rows of version {version} was not looked at"
+        told = f"{said}; `strandline undo {run_id}` takes this run back, and the next one compares again"
+        log.warning("%s: %s", self.job.node.name, told)
+        return version, [told]
 
     def _commit(self, table: Table, changes: ChangeSet, coverage: Mapping[str, Any]) -> int:
         """One commit under the batch's token; an error when the number turns out to be another runner's."""

@@ -300,7 +300,7 @@ class StrandlineProject:
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
         with logged, self._platform(platform) as platform_:
             if dry_run:
-                dead = [row for job in jobs if (row := runner.unrecorded(job, describe))]
+                dead = [row for job in jobs for row in runner.unrecorded(job, describe)]
             else:
                 self._settle(runner, jobs, platform_)
                 dead = []

@@ -125,15 +125,17 @@ class Runner(Recorder):
             recovered = replace(found, name=job.node.name) if found else recovered
         return recovered
 
-    def unrecorded(self, job: Job, describe: Describe) -> RunRow | None:
-        """A batch that landed while its runner died, as `settle` would log it; nothing is written."""
-        records, _, landed, found = self._look(job, describe)
+    def unrecorded(self, job: Job, describe: Describe, *, alone: bool = False) -> list[RunRow]:
+        """Batches that landed while their runners died, as `settle` would log them; nothing is written."""
+        records, state, landed, found = self._look(job, describe)
+        former = [] if alone else self._former(job, records, state)
+        rows = [row for other in former for row in self.unrecorded(other, describe, alone=True)]
         if found is None or landed is None or found.logged:
-            return None
+            return rows
         if not landed.folded:
             raise self._not_shown(job, landed.commit)
         this, end = self._found(job, records, found)
-        return self.foreseen(this, end, found.told)
+        return [*rows, self.foreseen(this, end, found.told)]
 
     def _finish(self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float) -> NodeResult:
         """Write the record of a batch that came to its end while its runner died."""

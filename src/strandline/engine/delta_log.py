@@ -14,8 +14,10 @@ from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
+from strandline.control.ledger import ORIGINS
 from strandline.control.undo import HARMLESS
 from strandline.errors import CommitConflict, TableError
+from strandline.strategy.changes import ChangeSet, Removals
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
@@ -80,26 +82,54 @@ def file_of(table: Table, path: str) -> Path:
     return Path(unquote(urlparse(path).path)) if "://" in path else Path(table.location) / unquote(path)
 
 
-def open_on(table: Table, base: int | None, seen: int | None) -> DeltaTable | None:
-    """The table to commit to; an error when it is not at its base, or rows were changed since it was seen."""
-    delta = open_table(table)
+def open_on(table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> DeltaTable | None:
+    """The table to commit to; an error when it is not at its base, or what was found out by looking at it is void."""
+    delta, base, seen = open_table(table), changes.base, changes.seen
     if base is not None and (delta is None or delta.version() != base):
         raise CommitConflict(f"{table.label}: it is no longer at version {base}", hint="run again")
-    if seen is not None and (delta is None or (other := _changed_since(delta, seen))):
-        found = "the table is gone" if delta is None else other
-        raise CommitConflict(f"{table.label}: it was looked at in version {seen}, and {found}", hint="run again")
+    if seen is None:
+        return delta
+    if delta is None:
+        other: str | None = "the table is gone"
+    elif delta.version() < seen:
+        other = f"is at version {delta.version()} now"
+    else:
+        other = _void(delta, range(seen + 1, delta.version() + 1), changes, token, record)
+    if other:
+        raise CommitConflict(f"{table.label}: it was looked at in version {seen}, and {other}", hint="run again")
     return delta
 
 
-def _changed_since(delta: DeltaTable, seen: int) -> str | None:
-    """Which commit after a version touched rows: what was found out by comparing with that version is void then."""
-    if delta.version() == seen:
+def overlooked(table: Table, version: int, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> str | None:
+    """What `open_on` would have refused, and came after it while the commit of this version was made."""
+    if changes.seen is None or version - 1 <= changes.seen:
         return None
-    for entry in delta.history(max(1, delta.version() - seen)):
-        operation, record = str(entry.get("operation", "")), record_of(entry) or {}
-        if int(entry["version"]) > seen and not (record.get("alter") or operation.startswith(HARMLESS)):
+    return _void(DeltaTable(table.location), range(changes.seen + 1, version), changes, token, record)
+
+
+def _void(
+    delta: DeltaTable, versions: range, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+) -> str | None:
+    """Which of these versions makes void what was found out by looking at the one before them.
+
+    What was compared with the table is void when anybody has touched a row since. An append is when its rows were
+    brought by a node of another name: that one has the same sources, and tokens of its own.
+    """
+    for entry in delta.history(delta.version() + 1 - versions.start) if versions else ():
+        operation, theirs = str(entry.get("operation", "")), record_of(entry) or {}
+        if entry["version"] not in versions or theirs.get("alter") or operation.startswith(HARMLESS):
+            continue
+        if changes.removals is not Removals.NOTHING or _same_rows(theirs, token, record):
             return f"version {entry['version']} ({operation}) came meanwhile"
-    return None if delta.version() > seen else f"is at version {delta.version()} now"
+    return None
+
+
+def _same_rows(theirs: Mapping[str, Any], token: Token, record: Mapping[str, Any]) -> bool:
+    """Is this a batch of a node of another name that reads what ours reads?"""
+    if theirs.get("app_id") in (None, token.app_id):
+        return False
+    mine = record.get("coverage", {}).get(ORIGINS)
+    return mine is not None and theirs.get("coverage", {}).get(ORIGINS) == mine
 
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:

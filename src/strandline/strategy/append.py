@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlglot import exp
@@ -57,7 +57,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Appending:
-    """What an append is told besides its rows."""
+    """What an append, or an overwrite, is told besides its rows."""
 
     partition_by: tuple[str, ...] = ()
     first: bool = False
@@ -73,10 +73,9 @@ def append(rows: Relation, fit: Fit, how: Appending) -> Proposal:
     return Proposal(tree, columns, partition_by=how.partition_by, roles=roles, lazy=how.first)
 
 
-def overwrite(slice_: Snapshot, fit: Fit, partition_by: tuple[str, ...], *, first: bool) -> Proposal:
+def overwrite(slice_: Snapshot, fit: Fit, how: Appending) -> Proposal:
     """All rows of the slice come and all rows of the target go; only a snapshot may replace a table."""
-    rows = _additions(slice_.rows, fit, None)
-    return Proposal(rows, fit.columns, Removals.EVERYTHING, partition_by=partition_by, lazy=first)
+    return replace(append(slice_.rows, fit, how), removals=Removals.EVERYTHING)
 
 
 # --- what a limited read brings again ----------------------------------------------------------------------

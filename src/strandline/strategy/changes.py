@@ -109,7 +109,7 @@ class ChangeSet:
     hard: bool = False
     drops: bool = False
     base: int | None = None  # the only version of the table on which it may be committed; None: on any
-    seen: int | None = None  # the version it was compared with: no rows may have changed since; None: with none
+    seen: int | None = None  # the version that was looked at; what has come since may make it void
 
     @property
     def system(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
-    delta = delta_log.open_on(table, changes.base, changes.seen)
+    delta = delta_log.open_on(table, changes, token, record)
     if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.txn:
         raise Fenced(taken(token.node, token.batch, _holder(delta, token)))
     properties = CommitProperties(

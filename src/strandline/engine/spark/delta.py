@@ -24,7 +24,7 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
-    new = delta_log.open_on(target, changes.base, changes.seen) is None
+    new = delta_log.open_on(target, changes, token, record) is None
     text = delta_log.commit_text(token, dict(record))
     with delta_log.creating(target, new=new), _token(session, token, text):
         if new or changes.inserts_only or changes.removals is Removals.EVERYTHING:
