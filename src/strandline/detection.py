@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
-from strandline.control.ledger import FORMERLY, RECORDED, SINCE, Notebook
+from strandline.control.ledger import FORMERLY, RECORDED, SINCE, UNDOES, Notebook
 from strandline.control.watermark import decided_by
 from strandline.engine.base import Engine, LakeSource
 from strandline.engine.sources import key_runs
@@ -412,9 +412,11 @@ def notes(engine: Engine, notebook: Notebook, job: Job) -> Relation:
     here = any_of(all_of([eq(col("project", "c"), lit(p)), eq(col("target_table", "c"), lit(t))]) for p, t in called)
     since = exp.GTE(this=col("batch", "c"), expression=lit(int(job.past.memory.get(SINCE, 0))))
     mine = all_of([here, since, one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
-    if "takes_back" in runs.schema:  # a run that was undone has noted nothing
+    if "takes_back" in runs.schema:  # a run that was undone has noted nothing, nor has one that a commit outdid
         back = select(lit(1)).from_(table(runs.name, "u"))
-        which = (eq(col("takes_back", "u"), col("run_id", "c")), eq(col("node", "u"), col("node", "c")))
+        which = [eq(col("takes_back", "u"), col("run_id", "c")), eq(col("node", "u"), col("node", "c"))]
+        undoes = exp.Like(this=col("coverage", "u"), expression=lit(f'%"{UNDOES}"%'))
+        which.append(any_of([undoes, eq(col("batch", "u"), col("batch", "c"))]))
         back = back.where(all_of([*which, one_of(col("status", "u"), RECORDED)]))
         mine = all_of([mine, exp.Not(this=exp.Exists(this=back))])
     fine = select(*(named(col(n, "c"), n) for n in (*names, "batch"))).from_(table(changes.name, "c")).where(mine)

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from strandline.control.ledger import ChangeRow
-from strandline.control.undo import UNDOES
+from strandline.control.ledger import UNDOES, ChangeRow
 from strandline.engine.delta_log import describe
 from strandline.engine.delta_past import Commit, Key, commits, rows_at
 from strandline.errors import ReadError, UsageError

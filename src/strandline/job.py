@@ -56,6 +56,7 @@ class Past:
     """What earlier runs left behind."""
 
     memory: Mapping[str, Any] = field(default_factory=dict)  # what the last finished batch covered
+    before: Mapping[str, Any] = field(default_factory=dict)  # the same, and its number, as an undo puts it back
     feed: Callable[[Table], Feed | None] = lambda _: None  # how a table was last fed
     notebook: Notebook | None = None
     approved: str | None = None  # the run whose held deletes a person has approved
@@ -94,8 +95,11 @@ class Job:
     @property
     def events(self) -> Table | None:
         """Where a history in business time keeps its events; None for every other node."""
-        if self.node.write.effective_at is None:
-            return None
+        return self.events_place if self.node.write.effective_at is not None else None
+
+    @property
+    def events_place(self) -> Table:
+        """Where the events of its table are, if it has or had any."""
         return table_of(self.project, self.node.write.connection, self.node.write.table + EVENTS)
 
     @property

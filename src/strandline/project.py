@@ -17,7 +17,7 @@ from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, secret_values
 from strandline.control.foreseen import Foreseen
 from strandline.control.holds import open_holds, unapprovable
-from strandline.control.ledger import ChangeRow
+from strandline.control.ledger import ChangeRow, RunRow
 from strandline.engine import connect, staging
 from strandline.engine.base import Platform
 from strandline.errors import StrandlineError, UsageError, did_you_mean
@@ -299,20 +299,41 @@ class StrandlineProject:
         results: list[NodeResult] = []
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
         with logged, self._platform(platform) as platform_:
-            if dry_run:
-                dead = [row for job in jobs for row in runner.unrecorded(job, describe)]
-            else:
-                self._settle(runner, jobs, platform_)
-                dead = []
-            for job, taking in planned(jobs, run_id, [*dead, *self.store.all_runs()], noted_in(self.store)):
+            dead, unknown = list[RunRow](), dict[str, StrandlineError]()
+            for job in jobs:
+                try:
+                    if dry_run:
+                        dead += runner.unrecorded(job, describe)
+                    else:
+                        self._settle(runner, [job], platform_)
+                except StrandlineError as e:  # whether it is in the way is seen below
+                    unknown[job.node.name] = e
+            plan = planned(jobs, run_id, [*dead, *self.store.all_runs()], noted_in(self.store))
+            self._free(run_id, [job for job, _ in plan], unknown)
+            for job, taking in plan:
                 name = job.node.name
+                if errors:
+                    results.append(NodeResult(name, "skipped", warnings=["not taken back: the undo stopped before it"]))
+                    continue
                 with boundary(self.config, name, errors) as found, platform_.workspace(name) as engine:
                     found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
                 results += found
-                if errors:
-                    break
         status = self._result(runner, results, errors, check=False).status
         return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run)
+
+    def _free(self, run_id: str, jobs: Sequence[Job], unknown: Mapping[str, StrandlineError]) -> None:
+        """Is nobody at work on tables that an undo puts back, or on what reads them? And is all known of them?"""
+        tables = {job.target.label for job in jobs}
+        mine = {name for label, name in self._writers().items() if label in tables}
+        touched = mine | {reader for name in mine for reader in self.graph.reach(name, up=False)}
+        for run in kept(self._checkpoints).runs:
+            busy = sorted(touched & (set(run.nodes) - set(run.ended)))
+            if busy and not run.over and staging.alive(run.owner):
+                at = f"run {run.run_id} is still at work on {', '.join(busy)}"
+                raise UsageError(f"run {run_id} cannot be undone now: {at}", hint="wait for its end, or stop it")
+        for name, error in unknown.items():
+            if name in touched:
+                raise error
 
     @staticmethod
     def _settle(runner: Runner, jobs: Iterable[Job], platform: Platform) -> None:

@@ -12,7 +12,7 @@ from strandline import history, slices, target_filter, through
 from strandline.batch import Landing, Outcome
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
-from strandline.control.ledger import FORMERLY, MODE, ORIGINS, READS, SINCE, ChangeRow
+from strandline.control.ledger import BEFORE, FORMERLY, MODE, ORIGINS, READS, SINCE, ChangeRow
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, StalePlan, StrandlineError, TransformError
 from strandline.faults import point
@@ -143,7 +143,7 @@ def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
         coverage["lacks"] = lacks
     memory = job.past.memory
     coverage |= {k: memory[k] for k in (FORMERLY, SINCE) if k in memory} if memory else {SINCE: job.batch}
-    coverage[ORIGINS] = job.origins
+    coverage |= {ORIGINS: job.origins, BEFORE: job.past.before}
     if job.node.write.keyed:
         coverage["at"] = job.at.isoformat()
         coverage["keys"] = job.keys

@@ -12,8 +12,7 @@ from typing import Any
 
 from strandline.config.resolve import redact
 from strandline.control import fence, ledger
-from strandline.control.ledger import Batch, RunRow, Store
-from strandline.control.undo import UNDOES
+from strandline.control.ledger import UNDOES, Batch, RunRow, Store
 from strandline.errors import Fenced, StrandlineError, internal, panics_told, taken
 from strandline.faults import point
 from strandline.job import Job

@@ -20,8 +20,7 @@ from typing import TypeVar
 
 from strandline.control import ledger
 from strandline.control.fence import counting
-from strandline.control.ledger import RECORDED, ControlRow, RunRow
-from strandline.control.undo import UNDOES
+from strandline.control.ledger import RECORDED, UNDOES, ControlRow, RunRow
 from strandline.errors import StrandlineError
 from strandline.faults import point
 from strandline.journal import log

@@ -15,8 +15,8 @@ from strandline import history, restore, slices
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control import fence, ledger
 from strandline.control.holds import open_holds
-from strandline.control.ledger import Batch, ChangeRow, ControlRow, RunRow
-from strandline.control.undo import BACK, FEED, UNDOES
+from strandline.control.ledger import UNDOES, Batch, ChangeRow, ControlRow, RunRow
+from strandline.control.undo import BACK, FEED, kept
 from strandline.engine import delta_log
 from strandline.engine.base import Engine
 from strandline.errors import CommitConflict, Overtaken
@@ -249,7 +249,8 @@ class Runner(Recorder):
         told = replace(holds[0], run_id=self.run_id, node=job.node.name, batch=batch, verb="reject", reason=reason)
         told = replace(told, project=job.project.config.project)  # it was held under another name, perhaps
         self.store.log_changes([replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds])
-        coverage = {k: v for k, v in this.memory().items() if k != UNDOES}
+        before = self.remembering(job, this, state).past.before
+        coverage = {**{k: v for k, v in this.memory().items() if k != UNDOES}, ledger.BEFORE: before}
         if holds[0].target_table == job.target.label:
             coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
         note = f"{len(holds)} held deletes are rejected"
@@ -257,16 +258,25 @@ class Runner(Recorder):
         return self.record(this, began, Ending(held, 0, None, {}, coverage, (note,)))
 
     def remembering(self, job: Job, this: Batch, state: TableState | None) -> Job:
-        """The job with what earlier runs left; of a table that is gone, or is another one, there is nothing to use."""
-        memory = this.memory() if state is not None else {}
-        if state and memory.get(ledger.TABLE) not in (None, state.table_id):
-            memory = {}
-        elif state and int(memory.get("target") or 0) > state.version:  # an older copy of the table was put back
-            last = delta_log.last_batch(job.target)
-            memory = last.record["coverage"] if last else {}
+        """The job with what earlier runs left."""
+        left, batch = self._left(job, this, state)
+        memory = this.of_its_sources(left)
         notebook = self.store.notebook() if memory.get("notes") else None
-        past = replace(job.past, memory=memory, feed=self._feed, notebook=notebook)
+        before = {"batch": batch, "coverage": kept(left)}
+        past = replace(job.past, memory=memory, before=before, feed=self._feed, notebook=notebook)
         return replace(job, batch=this.token.batch, past=past)
+
+    @staticmethod
+    def _left(job: Job, this: Batch, state: TableState | None) -> tuple[Mapping[str, Any], int | None]:
+        """What the last batch of a table covered, and its number; of one that is gone, or is another, nothing holds."""
+        rows = list(this.previous.values())
+        found = ledger.covered(rows)
+        if state is None or found.get(ledger.TABLE) not in (None, state.table_id):
+            return {}, None
+        if int(found.get("target") or 0) > state.version:  # an older copy of the table was put back
+            last = delta_log.last_batch(job.target)
+            return (last.record["coverage"], last.batch) if last else ({}, None)
+        return found, ledger.finished(rows) or None
 
     def _feed(self, target: Table) -> Feed | None:
         """How a table was last fed by a node."""

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 
 from strandline.boundary import boundary, failed
 from strandline.config.load import Project
-from strandline.control.ledger import RunRow
-from strandline.control.undo import UNDOES
+from strandline.control.ledger import UNDOES, RunRow
 from strandline.engine.base import Platform
 from strandline.errors import RevertRefused, StrandlineError, TakenBack
 from strandline.job import Job

@@ -6,16 +6,16 @@ Columns that the run added stay, and a table that the run made is empty afterwar
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from strandline import restore
 from strandline.batch import Landing
 from strandline.control.fence import counting
-from strandline.control.ledger import RunRow, Store
-from strandline.control.undo import BACK, Taking, in_the_way, takings
+from strandline.control.ledger import TABLE, RunRow, Store
+from strandline.control.undo import Taking, in_the_way, takings
 from strandline.engine.base import Engine
 from strandline.engine.delta_log import describe
 from strandline.engine.delta_past import Commit, commits, unreadable
@@ -26,7 +26,7 @@ from strandline.ready import Ready
 from strandline.result import NodeResult
 from strandline.run import Runner, taken_back
 from strandline.strategy.changes import Counts
-from strandline.types import TableState
+from strandline.types import Table, TableState
 
 
 def planned(
@@ -36,18 +36,44 @@ def planned(
 
     `everybody` is the history of all projects: runs of others may have consumed what this one made.
     """
-    by_node = {job.node.name: job for job in jobs}
-    mine = [r for r in everybody if r.project == jobs[0].project.config.project]
-    history = everybody if any(r.run_id == run_id for r in mine) else mine
-    taken = takings(history, run_id, noted)
-    gone = [t for t in taken if t.node not in by_node or by_node[t.node].target.label != t.table]
+    taken = takings(_known(jobs, run_id, everybody), run_id, noted)
+    found = [(_job(jobs, t), t) for t in taken]
+    gone = [t for place, t in found if place is None and not t.quiet]
     if gone:
-        raise UndoRefused(run_id, [f"{t.table}: node `{t.node}` of this project no longer writes it" for t in gone])
-    looked = [_looked(by_node[t.node], t, everybody, noted) for t in taken]
-    if obstacles := [o for _, found in looked for o in found]:
+        raise UndoRefused(run_id, [f"{t.table}: no node of this project writes it, as `{t.node}` did" for t in gone])
+    looked = [(*place, *_looked(place[1], t, everybody, noted)) for place, t in found if place]
+    if obstacles := [o for _, _, t, in_way in looked if not t.quiet for o in in_way]:
         raise UndoRefused(run_id, obstacles)
-    order = {job.node.name: i for i, job in enumerate(jobs)}
-    return [(by_node[t.node], t) for t, _ in sorted(looked, key=lambda found: -order[found[0].node])]
+    free = [(order, job, t) for order, job, t, in_way in looked if not in_way]
+    return [(job, t) for _, job, t in sorted(free, key=lambda found: -found[0])]
+
+
+def _known(jobs: Sequence[Job], run_id: str, everybody: Sequence[RunRow]) -> Sequence[RunRow]:
+    """The history in which a run is looked for: that of this project, unless it has written a table of ours."""
+    mine = [r for r in everybody if r.project == jobs[0].project.config.project] if jobs else []
+    if any(r.run_id == run_id for r in mine):
+        return everybody
+    theirs = {_table_id(r) for r in everybody if r.run_id == run_id} - {None}
+    ours = theirs and any(state.table_id in theirs for job in jobs if (state := describe(job.target)))
+    return everybody if ours else mine
+
+
+def _job(jobs: Sequence[Job], taking: Taking) -> tuple[int, Job] | None:
+    """The node that wrote a table, and its place in the order; under the names that it had then."""
+    row = taking.last
+    for i, job in enumerate(jobs):
+        if (job.project.config.project, job.node.name, job.target.label) == (row.project, row.node, row.target_table):
+            return i, job
+    if table_id := _table_id(row):
+        for i, job in enumerate(jobs):
+            if (state := describe(job.target)) and state.table_id == table_id:
+                return i, job.called(row.project, row.node)
+    return None
+
+
+def _table_id(row: RunRow) -> str | None:
+    found: str | None = json.loads(row.coverage or "{}").get(TABLE)
+    return found
 
 
 def of_node(job: Job, run_id: str, store: Store) -> Taking | None:
@@ -63,36 +89,32 @@ def of_node(job: Job, run_id: str, store: Store) -> Taking | None:
 def _looked(
     job: Job, taking: Taking, history: Sequence[RunRow], noted: set[tuple[str, str]]
 ) -> tuple[Taking, list[str]]:
-    """A batch to take back, with the version of its events; and what is in the way of it now."""
+    """What is to be taken back, with the version of its events; and what is in the way of it now."""
     places = {p.label: p for p in (job.target, job.events) if p}
     past = {label: commits(place) for label, place in places.items()}
-    if not past[job.target.label]:  # also under a batch that had only held deletes of it
-        return taking, [f"{job.target.label}: the table is gone"]
-    taking = replace(taking, events=_events(job, taking, past), carried=_carried(taking, past[job.target.label]))
+    label = job.target.label
+    if not past[label]:  # also under a batch that had only held deletes of it
+        return taking, [f"{label}: the table is gone"]
+    taking = replace(taking, table=label, events=_events(job, taking, past))
     ids = {label: state.table_id for label, place in places.items() if (state := describe(place))}
     obstacles = [str(o) for o in in_the_way(taking, history, past, noted, ids)]
+    if job.events is None and (events := _wrote(job.events_place, taking, commits(job.events_place))):
+        obstacles.append(f"{events[0]}: the run wrote it too, and the node has no effective_at now")
     for label, version in taking.made:
         lost = unreadable(places[label], version - 1) if version else None
         obstacles += [f"{label}: {lost}"] if lost else []
     return taking, obstacles
 
 
-def _carried(taking: Taking, past: Sequence[Commit]) -> Mapping[str, Any] | None:
-    """What the commit before says itself, when the records of its batch are lost."""
-    made = taking.batch.version
-    if taking.before is not None or not made:
-        return None
-    return next((c.record for c in reversed(past) if c.version < made and "coverage" in c.record), None)
-
-
 def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> tuple[str, int] | None:
-    """The version that the batch made of the table of its events, if it had new ones."""
-    if job.events is None:
-        return None
-    batch = taking.batch
-    mine = (c.version for c in past[job.events.label] if (c.record.get("run_id"), c.record.get("batch")) == batch.by)
-    version = next(mine, None)
-    return (job.events.label, version) if version is not None else None
+    """The first version that the run made of the table of its events, if it had new ones."""
+    return _wrote(job.events, taking, past[job.events.label]) if job.events else None
+
+
+def _wrote(place: Table, taking: Taking, past: Sequence[Commit]) -> tuple[str, int] | None:
+    mine = (c.version for c in past if (c.record.get("run_id"), c.record.get("batch")) in taking.by)
+    version = min(mine, default=None)
+    return (place.label, version) if version is not None else None
 
 
 def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeResult:
@@ -106,7 +128,7 @@ def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeR
     ready = _ready(job, engine, state, events, taking)
     if at := this.memory().get("at"):  # the instants that a table was given only ever go forward
         ready = replace(ready, coverage={**ready.coverage, "at": at})
-    with runner.announced(job, this, began, undoes=taking.batch.run_id):
+    with runner.announced(job, this, began, undoes=taking.run_id):
         result = runner.lander(job, engine, this, state).land(ready, began)
     point("undo.after", job.node.name)
     return result
@@ -116,11 +138,11 @@ def _still(store: Store, job: Job, taking: Taking) -> Taking:
     """What was found before, if it is still so; somebody may have run meanwhile."""
     history = store.all_runs()
     taking, obstacles = _looked(job, taking, history, noted_in(store))
-    if (taking.batch.run_id, taking.node, taking.batch.batch) not in counting(history):
+    if not counting(history) >= {(r.run_id, r.node, r.batch) for r in taking.batches}:
         obstacles.append(f"{taking.table}: somebody else has undone it meanwhile")
     if obstacles:
         raise Overtaken(
-            f"run {taking.batch.run_id} can no longer be undone: {'; '.join(obstacles)}; nothing was written here",
+            f"run {taking.run_id} can no longer be undone: {'; '.join(obstacles)}; nothing was written here",
             hint="ask for the undo again: it says what is in the way",
         )
     return taking
@@ -142,11 +164,10 @@ def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:
 
 def _ready(job: Job, engine: Engine, state: TableState | None, written: TableState | None, taking: Taking) -> Ready:
     assert state is not None, "a batch that was recorded has a table"
-    version, events = taking.batch.version, None
-    coverage = {**taking.coverage, BACK: version}
+    events = None
     if taking.events is not None and job.events is not None:
         assert written is not None, "and its events are there"
         events = Landing(job.events, written, restore.without(job.events, engine, written, taking.events[1]), ())
-    ready = taken_back(job, engine, state, coverage)
-    note = f"took back batch {taking.batch.batch} of run {taking.batch.run_id}"
-    return replace(ready, warnings=(note,), events=events)
+    ready = taken_back(job, engine, state, taking.coverage)
+    told = [f"took back batch {row.batch} of run {row.run_id}" for row in taking.batches]
+    return replace(ready, warnings=tuple(told), events=events)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strandline.control.ledger import ControlRow, RunRow, covered, finished, newest, number
+from strandline.control.ledger import UNDOES, ControlRow, RunRow, covered, finished, newest, number
 from strandline.types import Commit
 
 RUN = "run"  # in a batch's coverage: the run that brought it to its end
@@ -134,6 +134,12 @@ def outdone(history: Sequence[RunRow], row: RunRow) -> str | None:
 
 
 def counting(history: Sequence[RunRow]) -> set[tuple[str, str, int]]:
-    """Run, node and batch of whatever has come to its end and was not taken back."""
-    back = {(r.takes_back, r.node) for r in history if r.counts and r.takes_back}
-    return {(r.run_id, r.node, r.batch) for r in history if r.counts and (r.run_id, r.node) not in back}
+    """Run, node and batch of whatever has come to its end and was not taken back.
+
+    An undo takes back every batch of a run; a commit takes back the quiet ending of its own number.
+    """
+    takes = [r for r in history if r.counts and r.takes_back]
+    undone = {(r.takes_back, r.node) for r in takes if UNDOES in json.loads(r.coverage or "{}")}
+    outdone_ = {(r.takes_back, r.node, r.batch) for r in takes}
+    ended = {(r.run_id, r.node, r.batch) for r in history if r.counts}
+    return {e for e in ended if e[:2] not in undone and e not in outdone_}

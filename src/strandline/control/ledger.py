@@ -22,6 +22,8 @@ TABLE = "table"  # the id of the table that it was written to
 ORIGINS = "origins"  # where its sources are, whatever they are called
 FORMERLY = "formerly"  # the other names, of project and table, under which the table was written
 SINCE = "since"  # the batch that made the table
+UNDOES = "undoes"  # the run that it takes back
+BEFORE = "before"  # what the batch before it had left, which an undo puts back: its number and what it covered
 RECORDED = ("success", "held", "unchanged")
 """The endings of a batch that count: what it noted of single rows is true."""
 
@@ -188,8 +190,11 @@ class Batch:
 
         How far it had read holds for the sources that it had read, not for others that are read now.
         """
-        memory = covered(list(self.previous.values()))
-        reads = memory.get(READS)  # older records do not say
+        return self.of_its_sources(covered(list(self.previous.values())))
+
+    def of_its_sources(self, memory: Mapping[str, Any]) -> dict[str, Any]:
+        """What holds for this batch of what an earlier one covered."""
+        memory, reads = dict(memory), memory.get(READS)  # older records do not say
         if set(self.sources) == set(reads) if reads is not None else set(self.sources) <= set(self.previous):
             return memory
         return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot", "files")}
@@ -279,8 +284,9 @@ def control_rows(
 ) -> list[ControlRow]:
     """The state of every source of a batch; what is not known yet stays as it was."""
     rows = []
+    coverage = {k: v for k, v in coverage.items() if k != BEFORE} if coverage else coverage  # the history tells
     value, type_ = _watermark(coverage or {})
-    undone = bool(coverage and coverage.get("undoes"))  # what is not known then was not known before
+    undone = bool(coverage and coverage.get(UNDOES))  # what is not known then was not known before
     for source in batch.sources:
         old = batch.previous.get(source) if not undone else None
         version = (versions or {}).get(source, old.last_processed_version if old else None)

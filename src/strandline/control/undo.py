@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.control.fence import KNOWN, MADE, RUN, counting
-from strandline.control.ledger import MODE, TABLE, RunRow
+from strandline.control.ledger import BEFORE, MODE, ORIGINS, SINCE, TABLE, UNDOES, RunRow
 from strandline.errors import UsageError, did_you_mean
 
-UNDOES = "undoes"  # in a batch's coverage: the run that it takes back
-FEED = "feed"  # and the batch whose rows are in the table again; null: as before the first
-
+FEED = "feed"  # in the coverage of an undo: the batch whose rows are in the table again; null: as before the first
 BACK = "back"  # and the version of the table that it takes back; null: the batch had not touched it
 
 # what a table format does to a table without touching a row
@@ -25,29 +23,55 @@ HARMLESS = (
 
 @dataclass(frozen=True)
 class Taking:
-    """One batch to take back, and the batch before it, whose state comes again."""
+    """What a run did to one table, to be taken back: one batch, or several where the run tried again."""
 
     node: str
     table: str
-    batch: RunRow
-    before: RunRow | None
-    events: tuple[str, int] | None = None  # the table of a history's events, and the version that the batch made of it
-    carried: Mapping[str, Any] | None = None  # the record of the commit before, where the history does not know it
+    batches: tuple[RunRow, ...]  # the oldest first
+    events: tuple[str, int] | None = None  # the table of a history's events, and the version that the run made of it
+    quiet: bool = False  # it changed nothing there: put back beside others, and in nobody's way
+
+    @property
+    def last(self) -> RunRow:
+        return self.batches[-1]
+
+    @property
+    def run_id(self) -> str:
+        return self.last.run_id
+
+    @property
+    def by(self) -> set[tuple[str, int]]:
+        """What the commits of the run carry."""
+        return {row.by for row in self.batches}
+
+    @property
+    def version(self) -> int | None:
+        """The first version that the run made of the table."""
+        return min((r.version for r in self.batches if r.version is not None), default=None)
 
     @property
     def made(self) -> list[tuple[str, int]]:
-        """The versions that the batch made, and of which tables."""
-        mine = [(self.table, self.batch.version)] if self.batch.version is not None else []
+        """The first versions that the run made, and of which tables."""
+        mine = [(self.table, self.version)] if self.version is not None else []
         return [*mine, *([self.events] if self.events else [])]
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """What the records say afterwards: as before the batch, and that it was taken back."""
-        record = self.carried or {}
-        kept = _coverage(self.before) if self.before else record.get("coverage", {})
-        feed = kept.get(FEED, self.before.batch if self.before else record.get("batch"))
-        rest = {k: v for k, v in kept.items() if k not in (RUN, KNOWN, MADE, BACK)}
-        return {**rest, UNDOES: self.batch.run_id, FEED: feed}
+        """What the records say afterwards: what the run found, and that it was taken back.
+
+        Where a table began, and where its rows come from, stays true of it.
+        """
+        mine = _coverage(self.batches[0])
+        before = mine.get(BEFORE) or {}
+        found = before.get("coverage", {})
+        stays = {k: mine[k] for k in (SINCE, ORIGINS) if k in mine}
+        feed = found.get(FEED, before.get("batch"))
+        return {**stays, **found, UNDOES: self.run_id, FEED: feed, BACK: self.version}
+
+
+def kept(coverage: Mapping[str, Any]) -> dict[str, Any]:
+    """What an undo puts back of what a batch covered: not who brought it about, or by taking back whom."""
+    return {k: v for k, v in coverage.items() if k not in (RUN, KNOWN, MADE, BACK, BEFORE, UNDOES)}
 
 
 @dataclass(frozen=True)
@@ -64,37 +88,56 @@ class Obstacle:
 
 
 def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]]) -> list[Taking]:
-    """The batches of a run that still count; an error when there is nothing to take back.
+    """What a run did that still counts; an error when there is nothing to take back.
 
     `noted` holds the runs and nodes of which `etl_changes` tells something.
     """
     mine = [r for r in history if r.run_id == run_id]
     if not mine:
-        known = list(dict.fromkeys(r.run_id for r in history))
+        known = list(dict.fromkeys(r.run_id for r in history if not _remark(r)))
         hint = did_you_mean(run_id, known) or (f"the newest is {known[0]}" if known else "there was no run yet")
         raise UsageError(f"there is no run `{run_id}`", hint=hint)
     if undone := next((c for r in mine if r.counts and (c := _coverage(r).get(UNDOES))), None):
         raise UsageError(f"run `{run_id}` is itself an undo, of run {undone}", hint="run again what it has taken back")
-    alive = counting(history)
-    found = [r for r in mine if r.counts and (r.run_id, r.node, r.batch) in alive]
-    loud = [r for r in found if _loud(r, noted)]
-    if not loud and (moved := [r for r in found if _moved(r, _before(history, r))]):
-        return [Taking(r.node, r.target_table, r, _before(history, r)) for r in moved]
-    if not loud:
-        by = sorted({r.run_id for r in history if r.counts and r.takes_back == run_id})
-        why = f"is already undone, by run {', '.join(by)}" if by else "has changed nothing"
-        hint = "`strandline history` shows what runs have done"
-        if not by and (finished := _finished(history, mine)):
-            why = f"has only finished the record of run {', '.join(finished)}"
-            hint = f"undo that one: strandline undo {finished[0]}"
-        raise UsageError(f"run `{run_id}` {why}", hint=hint)
-    taken = [Taking(r.node, r.target_table, r, _before(history, r)) for r in found]
-    return [t for t in taken if t.batch in loud or not _later(history, t.batch, noted)]
+    found = _found(history, mine, noted)
+    loud = [t for t in found if not t.quiet]
+    free = [t for t in found if t.quiet and _moved(t) and not _later(history, t.last, noted)]
+    by = sorted({r.run_id for r in history if r.counts and r.takes_back == run_id and _coverage(r).get(UNDOES)})
+    if loud:  # what was quiet beside it goes back too, unless somebody has gone on from there
+        return [t for t in found if not t.quiet or not _later(history, t.last, noted)]
+    moved = free or ([t for t in found if _moved(t)] if not by else [])
+    if moved:
+        return [replace(t, quiet=False) for t in moved]
+    why = f"is already undone, by run {', '.join(by)}" if by else "has changed nothing"
+    hint = "`strandline history` shows what runs have done"
+    if not by and (finished := _finished(history, mine)):
+        why = f"has only finished the record of run {', '.join(finished)}"
+        hint = f"undo that one: strandline undo {finished[0]}"
+    raise UsageError(f"run `{run_id}` {why}", hint=hint)
+
+
+def _found(history: Sequence[RunRow], mine: Sequence[RunRow], noted: set[tuple[str, str]]) -> list[Taking]:
+    """What still counts of a run, by node; without what was known to be nothing new before it was looked at."""
+    alive, groups = counting(history), dict[str, list[RunRow]]()
+    for row in sorted(mine, key=lambda r: r.batch):
+        if row.counts and (row.run_id, row.node, row.batch) in alive:
+            groups.setdefault(row.node, []).append(row)
+    found = []
+    for node, rows in groups.items():
+        quiet = not any(_loud(r, noted) for r in rows)
+        if not quiet or BEFORE in _coverage(rows[0]):
+            found.append(Taking(node, rows[-1].target_table, tuple(rows), quiet=quiet))
+    return found
+
+
+def _remark(row: RunRow) -> bool:
+    """Does a row only tell that a run has finished the record of another?"""
+    return row.recovery is not None and not row.counts
 
 
 def _finished(history: Sequence[RunRow], mine: Sequence[RunRow]) -> list[str]:
     """The runs that died, and whose records a run has finished: it has left a remark beside their batches."""
-    remarks = {(r.node, r.batch) for r in mine if r.recovery and not r.counts}
+    remarks = {(r.node, r.batch) for r in mine if _remark(r)}
     alive, own = counting(history), {r.run_id for r in mine}
     done = (r for r in history if (r.node, r.batch) in remarks and (r.run_id, r.node, r.batch) in alive)
     return sorted({r.run_id for r in done} - own)
@@ -115,35 +158,38 @@ def in_the_way(
     found = []
     for table, version in t.made:
         mine = replace(t, table=table)
-        found += _commits(mine, version, past[table], _taken_back(history))
+        found += _commits(mine, version, past[table], _undone(history))
         found += _consumers(mine, version, history, noted, ids.get(table, ""))
-    made_anew = _coverage(t.batch).get(TABLE) not in (None, ids.get(t.table))
+    made_anew = _coverage(t.last).get(TABLE) not in (None, ids.get(t.table))
     if made_anew and not t.made:  # a batch that committed something meets its commit, or does not
         found.append(Obstacle(t.node, t.table, "the table was made anew since"))
-    if _committed(t.batch) and not t.made:
+    if any(map(_committed, t.batches)) and not t.made:
         found.append(Obstacle(t.node, t.table, "no log knows the version that the run made"))
-    for row in _later(history, t.batch, noted):
+    if BEFORE not in _coverage(t.batches[0]):
+        found.append(Obstacle(t.node, t.table, "its record does not say what was before it"))
+    for row in _later(history, t.last, noted):
         if not (t.made and _committed(row)):  # a commit was found in the table's own log
             text = f"run {row.run_id} worked on it later, in batch {row.batch}"
             found.append(Obstacle(t.node, t.table, text, row.run_id))
     return found
 
 
-def _commits(t: Taking, version: int, past: Iterable[Any], back: set[tuple[str, str]]) -> list[Obstacle]:
+def _commits(t: Taking, version: int, past: Iterable[Any], undone: set[tuple[str | None, str]]) -> list[Obstacle]:
     found, seen = [], False
     for commit in past:
         record = commit.record
+        mine = (record.get("run_id"), record.get("batch")) in t.by
         if commit.version == version:
             seen = True
-            if (record.get("run_id"), record.get("batch")) != t.batch.by:
+            if not mine:
                 who = f"run {record['run_id']}'s" if "run_id" in record else f"somebody else's ({commit.operation})"
                 text = f"version {version} is {who}: the table was made anew since"
                 found.append(Obstacle(t.node, t.table, text, record.get("run_id")))
-        if commit.version <= version or record.get("alter"):
+        if commit.version <= version or mine or record.get("alter"):
             continue
         if "app_id" in record:
             run, node = str(record.get("run_id")), str(record["app_id"]).rpartition("/")[2]
-            if (run, node) not in back and not record.get("coverage", {}).get(UNDOES):
+            if (run, node) not in undone and not record.get("coverage", {}).get(UNDOES):
                 found.append(Obstacle(t.node, t.table, f"run {run} committed version {commit.version} later", run))
         elif not commit.operation.startswith(HARMLESS):
             found.append(Obstacle(t.node, t.table, f"version {commit.version} is somebody else's ({commit.operation})"))
@@ -159,7 +205,7 @@ def _consumers(
     for row in history:
         pins = _coverage(row).get("sources", {}) if (row.run_id, row.node, row.batch) in alive else {}
         read = [pin[1] for pin in pins.values() if pin[0] == table_id]
-        if not read or max(read) < version or row.run_id == t.batch.run_id or not _loud(row, noted):
+        if not read or max(read) < version or row.run_id == t.run_id or not _loud(row, noted):
             continue
         text = f"node `{row.node}` consumed version {max(read)} in run {row.run_id}"
         found.append(Obstacle(t.node, t.table, text, row.run_id))
@@ -171,8 +217,8 @@ def _coverage(row: RunRow) -> dict[str, Any]:
     return found
 
 
-def _taken_back(history: Sequence[RunRow]) -> set[tuple[str, str]]:
-    return {(r.takes_back, r.node) for r in history if r.counts and r.takes_back}
+def _undone(history: Sequence[RunRow]) -> set[tuple[str | None, str]]:
+    return {(r.takes_back, r.node) for r in history if r.counts and _coverage(r).get(UNDOES)}
 
 
 def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:
@@ -185,31 +231,28 @@ def _committed(row: RunRow) -> bool:
     return row.version is not None or bool(_coverage(row).get(MADE))
 
 
-def _moved(row: RunRow, before: RunRow | None) -> bool:
-    """Has a batch that changed no row got further: by its marks, its snapshot, the files that it has read?"""
-    now, then = _coverage(row), _coverage(before) if before else {}
+def _moved(t: Taking) -> bool:
+    """Has a run that changed no row got further: by its marks, its snapshot, the files that it has read?"""
+    now, then = _coverage(t.last), _coverage(t.batches[0])[BEFORE].get("coverage", {})
     if (now.get(MODE), now.get("kind")) == ("append", "full"):  # each extract is a snapshot, an empty one too
-        return not now.get(UNDOES)
-    return not now.get(UNDOES) and any(now.get(k) != then.get(k) for k in ("marks", "snapshot", "files"))
+        return True
+    return any(now.get(k) != then.get(k) for k in ("marks", "snapshot", "files"))
 
 
-def _same_table(one: RunRow, other: RunRow) -> bool:
-    """Are these batches of one table? A table that was made anew is another one, whatever it is called."""
-    ids = _coverage(one).get(TABLE), _coverage(other).get(TABLE)
-    if None not in ids:
-        return bool(ids[0] == ids[1])
-    return (one.project, one.target_table) == (other.project, other.target_table)
+def _same_line(one: RunRow, other: RunRow) -> bool:
+    """Are these batches of one table and its feed? A table that was made anew is another one, whatever it is called.
 
-
-def _before(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
-    """The batch of the table before this one, of those that count and are no undo; none when it made the table."""
-    alive = counting(history) if row.version != 0 else set()
-    older = [r for r in history if r.batch < row.batch and _same_table(r, row) and not _coverage(r).get(UNDOES)]
-    return max((r for r in older if (r.run_id, r.node, r.batch) in alive), key=lambda r: r.batch, default=None)
+    Projects that feed one table from places of their own have marks and numbers of their own.
+    """
+    mine, theirs = _coverage(one), _coverage(other)
+    if None in (mine.get(TABLE), theirs.get(TABLE)):
+        return (one.project, one.target_table) == (other.project, other.target_table)
+    here = one.project == other.project or mine.get(ORIGINS) == theirs.get(ORIGINS)
+    return here and bool(mine[TABLE] == theirs[TABLE])
 
 
 def _later(history: Sequence[RunRow], row: RunRow, noted: set[tuple[str, str]]) -> list[RunRow]:
     """The batches of the table after this one that count and have changed anything."""
     alive = counting(history)
-    later = (r for r in history if r.batch > row.batch and _same_table(r, row) and _loud(r, noted))
+    later = (r for r in history if r.batch > row.batch and _same_line(r, row) and _loud(r, noted))
     return [r for r in later if (r.run_id, r.node, r.batch) in alive]
