@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
+from strandline.cli.interrupt import DATA
 from strandline.cli.text import clean, indented
 from strandline.errors import ConfigError, StrandlineError, panics_told
 
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
 
     from strandline.project import StrandlineProject
 
-DATA = {"fd": 1}
-"""Where data goes now: an interrupted command must still end in valid JSON."""
+_lost: list[str] = []  # why streams of this command could not be written
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
@@ -78,8 +79,9 @@ class Talk:
     def data(self, value: Any) -> None:
         """The answer as JSON; only with `--json`."""
         if self.json:
-            text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
-            write(self._out or sys.stdout, text)
+            out = self._out or sys.stdout
+            text = json.dumps(value, indent=2, ensure_ascii=not _any_letter(out), default=_plain)
+            write(out, text)
 
     # --- a command from its start to its end -----------------------------------------------------------------
 
@@ -185,13 +187,45 @@ class Talk:
 
 
 def write(stream: IO[str], text: str) -> None:
-    """Print a line now; a reader that has left (`| head`) is not an error, and nothing more is said to it."""
+    """Print a line now. Nothing more is said to a stream that cannot be written: what is under way goes on.
+
+    A reader that has left (`| head`) is not an error; a file that takes no more is one, at the end.
+    """
     try:
         stream.write(text + "\n")
         stream.flush()
-    except BrokenPipeError:
-        with suppress(OSError, ValueError):
-            silence(stream)
+    except OSError as e:
+        gave_up(stream, e)
+
+
+def flushed() -> bool:
+    """At the end of a command: could everything be written? If not, that is told where it still can be."""
+    for stream in (sys.stdout, sys.stderr):  # also what others have printed
+        try:
+            stream.flush()
+        except OSError as e:
+            gave_up(stream, e)
+    lost, _lost[:] = list(_lost), []
+    for reason in lost:
+        write(sys.stderr, f"error: {reason}")
+    return not lost
+
+
+def gave_up(stream: IO[str], error: OSError) -> None:
+    """Say nothing more to a stream that cannot be written, and remember it unless its reader has left."""
+    if not isinstance(error, BrokenPipeError):
+        name = "standard error" if stream is sys.stderr else "standard output"
+        _lost.append(f"{name} cannot be written, and is incomplete: {error.strerror or error}")
+    with suppress(OSError, ValueError):
+        silence(stream)
+
+
+def _any_letter(stream: IO[str]) -> bool:
+    """Does a stream take every letter? Others would get question marks in place of data."""
+    try:
+        return codecs.lookup(getattr(stream, "encoding", None) or "ascii").name == "utf-8"
+    except LookupError:
+        return False
 
 
 def silence(stream: IO[str]) -> None:
