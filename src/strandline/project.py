@@ -36,6 +36,7 @@ from strandline.types import Clock
 if TYPE_CHECKING:
     from strandline.engine.control_store import DeltaStore
     from strandline.explain import Story
+    from strandline.halfway import HalfUndone
 
 
 class Observer:
@@ -130,8 +131,11 @@ class StrandlineProject:
     def unfinished(self) -> Left:
         """What runs have left and nobody has done since: what failed or was never reached, and what waits for it.
 
-        An error when a run is still at work, or what is left is of a plan, which only a person can make again.
+        An error when a run is still at work, an undo was left half-way, or what is left is of a plan, which only a
+        person can make again.
         """
+        for half in self.half_undone():
+            raise UsageError(str(half), hint=half.hint)
         there = kept(self._checkpoints)
         for run in there.runs:
             if not run.over and staging.alive(run.owner):
@@ -313,6 +317,15 @@ class StrandlineProject:
                     break
         status = self._result(runner, results, errors, check=False).status
         return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run)
+
+    def half_undone(self) -> list[HalfUndone]:
+        """The undos that were left half-way, and are finished by asking for them again."""
+        from strandline.halfway import half_undone
+
+        clock = Clock(datetime.now(UTC))
+        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
+        running = {r.node for r in self.store.all_control() if r.batch_status == "RUNNING"}
+        return half_undone(jobs, Runner(self.store, _run_id(clock), secret_values(self.config.config)), running)
 
     @staticmethod
     def _settle(runner: Runner, jobs: Iterable[Job], platform: Platform) -> None:

@@ -85,3 +85,53 @@ def test_status_says_that_a_failed_undo_is_asked_for_again(cli: Call, shop: Path
     assert "the next run does it again" not in states["silver_orders"]["meaning"]
     assert cli("undo", first, *SHOP).code == 0
     assert all(n["status"] == "SUCCESS" and not n["meaning"] for n in cli("status", *SHOP, "--json").json["nodes"])
+
+
+def test_an_undo_that_was_left_half_way_is_told_until_it_is_finished(cli: Call, shop: Path) -> None:
+    from strandline import faults
+
+    first = cli("run", *SHOP, "--json").json["run_id"]
+    assert cli("status", *SHOP, "--json").json["half_undone"] == []
+    with faults.armed("undo.after@silver_orders:raise"):
+        assert cli("undo", first, *SHOP).code == 1
+    (half,) = cli("status", *SHOP, "--json").json["half_undone"]
+    assert half["run_id"] == first
+    assert half["left"] == ["silver_customers", "bronze_orders", "bronze_customers"]
+    assert f"strandline undo {first}" in cli("status", *SHOP).out
+    stopped = cli("retry", *SHOP, "--json")
+    assert stopped.code == 2
+    assert f"strandline undo {first}" in stopped.json["error"]["hint"]
+    assert cli("undo", first, *SHOP).code == 0
+    assert cli("status", *SHOP, "--json").json["half_undone"] == []
+    assert cli("retry", *SHOP).code == 0
+
+
+def test_a_run_that_went_on_ends_a_half_undo(cli: Call, shop: Path) -> None:
+    from strandline import faults
+
+    first = cli("run", *SHOP, "--json").json["run_id"]
+    with faults.armed("undo.after@silver_orders:raise"):
+        cli("undo", first, *SHOP)
+    assert cli("run", *SHOP).code == 0
+    assert cli("status", *SHOP, "--json").json["half_undone"] == []
+    assert cli("retry", *SHOP).code == 0
+
+
+def test_targets_that_a_run_takes_back_itself_are_no_half_undo(cli: Call, shop: Path) -> None:
+    from strandline import faults
+
+    add(
+        shop,
+        """
+  - name: gold_twice
+    read: {connection: silver, table: orders}
+    write:
+      - {connection: gold, table: one, mode: overwrite}
+      - {connection: gold, table: two, mode: overwrite}
+""",
+    )
+    with faults.armed("commit.before@gold_twice.two:raise"):
+        assert cli("run", *SHOP).code == 1
+    assert any(b["takes_back"] for b in cli("history", *SHOP, "--json").json["batches"])
+    assert cli("status", *SHOP, "--json").json["half_undone"] == []
+    assert cli("retry", *SHOP).code == 0

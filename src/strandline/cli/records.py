@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,7 +53,12 @@ def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = Fa
             for note in _notes(node):
                 for text in indented(note, talk.width):
                     talk.answer(text, failure=failed)
-        talk.data({"project": project.config.config.project, "nodes": nodes})
+        half = project.half_undone()
+        for undo in half:
+            talk.answer(f"\n{undo}", failure=True)
+            talk.answer(f"    → {undo.hint}", failure=True)
+        facts = [asdict(undo) for undo in half]
+        talk.data({"project": project.config.config.project, "nodes": nodes, "half_undone": facts})
         return 0
 
 
