@@ -211,3 +211,21 @@ def test_data_survives_a_stream_that_knows_ascii_only(program: Call, shop: Path)
     for encoding in ("ascii", "latin-1", "utf-8"):
         answer = program("ls", "--project-dir", "shop", "--json", PYTHONIOENCODING=encoding)
         assert answer.json["nodes"][-1]["tags"] == ["Łódź"]
+
+
+def test_what_a_library_prints_by_itself_is_in_the_log(program: Call, shop: Path) -> None:
+    (shop / "breaking.py").write_text(
+        "import deltalake, pyarrow, sys\ndef step(frame):\n    print('a word of ours', file=sys.stderr)\n"
+        "    deltalake.write_deltalake('a^b', pyarrow.table({'id': [1]}))\n"  # deltalake panics
+    )
+    add(shop, NAP.replace("slow.nap", "breaking.step"))
+    command = ("run", "--project-dir", "shop", "--select", "gold_nap")
+    for options in ((), ("--json",)):
+        answer = program(*command, *options)
+        assert answer.code == 1
+        assert "panicked" not in answer.out + answer.err
+        assert "a word of ours" in answer.err
+    assert "panicked" in program(*command, "--debug").err
+    newest = max((shop / ".strandline" / "logs").iterdir(), key=lambda file: file.stat().st_mtime)
+    logs = [file.read_text() for file in (shop / ".strandline" / "logs").iterdir() if file != newest]
+    assert all("panicked" in text for text in logs)

@@ -15,6 +15,9 @@ from typing import Any
 DATA = {"fd": 1}
 """Where data goes now: an interrupted command must still end in valid JSON."""
 
+TALK = {"fd": 2}
+"""Where errors go now: a run may lead what libraries print to descriptor 2 into its log."""
+
 _RUN = "the next run finds out what was written and goes on from there"
 _NEXT = {
     "run": _RUN,
@@ -45,12 +48,12 @@ class Interrupt:
     def _stop(self, _signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # Straight to the terminal: the live display's thread may hold any lock at this moment.
-        for fd in (1, 2):
+        for fd in (1, TALK["fd"]):
             if os.isatty(fd) and os.environ.get("TERM") != "dumb":
                 os.write(fd, b"\r\x1b[J\x1b[?25h")  # the cursor that the display hid
         hint = what_next(self.given)
         with suppress(OSError):
-            os.write(2, f"interrupted{f'; {hint}' if hint else ''}\n".encode())
+            os.write(TALK["fd"], f"interrupted{f'; {hint}' if hint else ''}\n".encode())
         if "--json" in self.given:
             facts = {"code": "interrupted", "message": "interrupted", "file": None, "line": None, "hint": hint}
             with suppress(OSError):

@@ -14,9 +14,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
-from strandline.cli.interrupt import DATA
+from strandline.cli.interrupt import DATA, TALK
 from strandline.cli.text import clean, indented
 from strandline.errors import ConfigError, StrandlineError, panics_told
+from strandline.native import speaking_elsewhere
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +89,7 @@ class Talk:
     @contextmanager
     def guard(self) -> Iterator[Talk]:
         """Turns whatever goes wrong inside into words, JSON and an exit code."""
-        with self._clean_stdout():
+        with self._own_stderr(), self._clean_stdout():
             try:
                 with panics_told():
                     yield self
@@ -158,16 +159,30 @@ class Talk:
             write(sys.stderr, self._redacted(traceback.format_exc()).rstrip())
 
     @contextmanager
+    def _own_stderr(self) -> Iterator[None]:
+        """Errors go by a descriptor of their own: what libraries print to the common one is for the log of a run."""
+        if self.debug or not _leads_to(sys.stderr, 2):
+            yield
+            return
+        sys.stderr.flush()
+        common, saved = sys.stderr, os.dup(2)
+        sys.stderr = os.fdopen(saved, "w", buffering=1, encoding=common.encoding, errors="replace")
+        TALK["fd"] = saved
+        try:
+            with speaking_elsewhere():
+                yield
+        finally:
+            own, sys.stderr, TALK["fd"] = sys.stderr, common, 2
+            with suppress(OSError):  # it was told already that it cannot be written
+                own.close()
+
+    @contextmanager
     def _clean_stdout(self) -> Iterator[None]:
         """With `--json`, what a user's function or a JVM prints to stdout goes to stderr, so that data stays data."""
         if not self.json:
             yield
             return
-        try:
-            own = sys.stdout.fileno() == 1
-        except (OSError, ValueError):  # somebody captures stdout
-            own = False
-        saved = os.dup(1) if own else None
+        saved = os.dup(1) if _leads_to(sys.stdout, 1) else None
         self._out = (
             sys.stdout if saved is None else os.fdopen(saved, "w", encoding=sys.stdout.encoding, errors="replace")
         )
@@ -225,6 +240,13 @@ def _any_letter(stream: IO[str]) -> bool:
     try:
         return codecs.lookup(getattr(stream, "encoding", None) or "ascii").name == "utf-8"
     except LookupError:
+        return False
+
+
+def _leads_to(stream: IO[str], descriptor: int) -> bool:
+    try:
+        return stream.fileno() == descriptor
+    except (OSError, ValueError):  # somebody captures it
         return False
 
 
