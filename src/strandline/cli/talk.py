@@ -18,6 +18,7 @@ from strandline.cli.interrupt import DATA, TALK
 from strandline.cli.text import clean, indented
 from strandline.errors import ConfigError, StrandlineError, panics_told
 from strandline.native import speaking_elsewhere
+from strandline.refusal import advice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +103,10 @@ class Talk:
             except OSError as e:
                 self._trace()
                 where = f": {e.filename}" if e.filename else ""
-                self.error(_facts("system", f"{e.strerror or e}{where}", None))
+                known = advice(e)
+                self.error(
+                    _facts("system", f"{e.strerror or e}{where}", f"{known[1]}, and try again" if known else None)
+                )
                 raise typer.Exit(1) from None
             except Exception as e:  # noqa: BLE001 – the last fence: a bug is one line, not a screenful
                 self._trace()
