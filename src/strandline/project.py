@@ -34,6 +34,7 @@ from strandline.together import Together, with_others
 from strandline.types import Clock
 
 if TYPE_CHECKING:
+    from strandline.control.undo import Taking
     from strandline.engine.control_store import DeltaStore
     from strandline.explain import Story
     from strandline.halfway import HalfUndone
@@ -50,6 +51,9 @@ class Observer:
 
     def engine_ready(self) -> None:
         """The engine has started."""
+
+    def chosen(self, names: Sequence[str]) -> None:
+        """These nodes will be worked on, where that was not known before."""
 
 
 class StrandlineProject:
@@ -270,12 +274,17 @@ class StrandlineProject:
         return RunResult(result.run_id, "failed", [*result.nodes, *told])
 
     def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:
+        from strandline.engine.delta_log import describe
+
         job = Job(self.config, self._node(name), Clock(datetime.now(UTC)))
         looks = job.node.write.keyed and job.detection is not None
         why = unapprovable(held, name, job.target.label, job.node.write.keys, looks=looks)
+        hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
+        if why is None and describe(job.target) is None:
+            why = f"the table {job.target.label} is gone, and what is held ends with it"
+            hint = f"a run makes it anew from its sources: strandline run --select {name}"
         if why is None:
             return None
-        hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
         return UsageError(f"the deletes held by run {held[0].run_id} cannot be approved: {why}", hint=hint)
 
     def reject(self, run_id: str) -> RunResult:
@@ -288,35 +297,57 @@ class StrandlineProject:
         results = [runner.reject(Job(self.config, self._node(n), clock), rows, describe) for n, rows in holds.items()]
         return RunResult(runner.run_id, "success", results)
 
-    def undo(self, run_id: str, *, dry_run: bool = False, platform: Platform | None = None) -> UndoResult:
+    def undo(
+        self,
+        run_id: str,
+        *,
+        dry_run: bool = False,
+        platform: Platform | None = None,
+        observer: Observer | None = None,
+    ) -> UndoResult:
         """Take a run back: its tables, watermarks, snapshot records and holds as they were, as a run of its own.
 
         Raises `UndoRefused`, and writes nothing, when something is in the way.
         """
-        from strandline.engine.delta_log import describe
-        from strandline.undo import foreseen, noted_in, planned, undo_node
+        from strandline.undo import foreseen, undo_node
 
-        clock = Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
-        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
+        watch = observer or Observer()
+        runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
         errors: list[StrandlineError] = []
         results: list[NodeResult] = []
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
         with logged, self._platform(platform) as platform_:
-            if dry_run:
-                dead = [row for job in jobs for row in runner.unrecorded(job, describe)]
-            else:
-                self._settle(runner, jobs, platform_)
-                dead = []
-            for job, taking in planned(jobs, run_id, [*dead, *self.store.all_runs()], noted_in(self.store)):
+            chosen = self._to_undo(run_id, runner, platform_, dry_run=dry_run)
+            holds = open_holds(self.store.changes(), run_id)
+            held = {job.node.name: len(holds[t.table]) for job, t in chosen if t.table in holds}
+            watch.chosen([job.node.name for job, _ in chosen])
+            watch.engine_ready()
+            for job, taking in chosen:
                 name = job.node.name
+                watch.started(name)
                 with boundary(self.config, name, errors) as found, platform_.workspace(name) as engine:
                     found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
                 results += found
+                watch.finished(found[0])
                 if errors:
                     break
         status = self._result(runner, results, errors, check=False).status
-        return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run)
+        return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run, held=held)
+
+    def _to_undo(self, run_id: str, runner: Runner, platform: Platform, *, dry_run: bool) -> list[tuple[Job, Taking]]:
+        """The batches of a run to take back, the last first; records are finished before, unless it is a dry run."""
+        from strandline.engine.delta_log import describe
+        from strandline.undo import noted_in, planned, refuse_unknown
+
+        clock = Clock(datetime.now(UTC))
+        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
+        if dry_run:
+            dead = [row for job in jobs for row in runner.unrecorded(job, describe)]
+        else:
+            refuse_unknown(jobs, run_id, runner)
+            self._settle(runner, jobs, platform)
+            dead = []
+        return planned(jobs, run_id, [*dead, *self.store.all_runs()], noted_in(self.store))
 
     def half_undone(self) -> list[HalfUndone]:
         """The undos that were left half-way, and are finished by asking for them again."""

@@ -19,7 +19,7 @@ from strandline.control.undo import BACK, Taking, in_the_way, takings
 from strandline.engine.base import Engine
 from strandline.engine.delta_log import describe
 from strandline.engine.delta_past import Commit, commits, unreadable
-from strandline.errors import Overtaken, UndoRefused, UsageError
+from strandline.errors import CommitConflict, Overtaken, UndoRefused, UsageError
 from strandline.faults import point
 from strandline.job import Job
 from strandline.ready import Ready
@@ -48,6 +48,18 @@ def planned(
         raise UndoRefused(run_id, obstacles)
     order = {job.node.name: i for i, job in enumerate(jobs)}
     return [(by_node[t.node], t) for t, _ in sorted(looked, key=lambda found: -order[found[0].node])]
+
+
+def refuse_unknown(jobs: Sequence[Job], run_id: str, runner: Runner) -> None:
+    """An error when neither the history nor a table knows a run: nothing is to be written for a slip of the pen."""
+    history = runner.store.all_runs()
+    if any(r.run_id == run_id for r in history):
+        return
+    try:
+        dead = [row for job in jobs for row in runner.unrecorded(job, describe)]
+    except CommitConflict:  # only an engine can tell, while it finishes the records
+        return
+    planned(jobs, run_id, [*dead, *history], noted_in(runner.store))
 
 
 def of_node(job: Job, run_id: str, store: Store) -> Taking | None:

@@ -181,7 +181,8 @@ def _print_batches(talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[
         talk.answer(talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:], failure=failed)
         back = batch.takes_back and f"takes back run {batch.takes_back}"
         by = undone.get((batch.run_id, batch.node)) if batch.counts else None
-        for note in filter(None, (batch.error, back, by and f"taken back by run {by}")):
+        held = f"{count(batch.held)} held" if batch.held else None
+        for note in filter(None, (batch.error, held, back, by and f"taken back by run {by}")):
             for text in indented(note, talk.width):
                 talk.answer(text, failure=failed)
 

@@ -70,7 +70,7 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     """
     mine = [r for r in history if r.run_id == run_id]
     if not mine:
-        known = list(dict.fromkeys(r.run_id for r in history))
+        known = list(dict.fromkeys(r.run_id for r in history if r.status != "recovered"))  # a remark is no run
         hint = did_you_mean(run_id, known) or (f"the newest is {known[0]}" if known else "there was no run yet")
         raise UsageError(f"there is no run `{run_id}`", hint=hint)
     if undone := next((c for r in mine if r.counts and (c := _coverage(r).get(UNDOES))), None):
