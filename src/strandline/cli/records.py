@@ -57,9 +57,23 @@ def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = Fa
         for undo in half:
             talk.answer(f"\n{undo}", failure=True)
             talk.answer(f"    → {undo.hint}", failure=True)
-        facts = [asdict(undo) for undo in half]
-        talk.data({"project": project.config.config.project, "nodes": nodes, "half_undone": facts})
+        gone = _tell_lost(talk, project)
+        facts = {"half_undone": [asdict(undo) for undo in half], "incomplete": gone}
+        talk.data({"project": project.config.config.project, "nodes": nodes, **facts})
         return 0
+
+
+def _tell_lost(talk: Talk, project: StrandlineProject) -> list[str]:
+    """Say of which nodes the history was lost, wholly or in part."""
+    from strandline.control.gaps import lost
+
+    control = project.store.all_control()  # before the history: who is at work writes that first
+    gone = lost(control, project.store.runs())
+    if gone:
+        nodes = ", ".join(f"{node} (batch {batch})" for node, batch in gone.items())
+        told = f"the history is incomplete: etl_runs lacks what etl_control knows of {nodes}"
+        talk.answer(f"\n{told}; it was removed, or put back from an older copy", failure=True)
+    return list(gone)
 
 
 def _states(project: StrandlineProject) -> list[dict[str, Any]]:
@@ -149,11 +163,12 @@ def history(
         _print_batches(
             talk, found[:limit], {(r.takes_back, r.node): r.run_id for r in every if r.counts and r.takes_back}
         )
-        if not found:
+        gone = _tell_lost(talk, project)
+        if not found and not gone:
             talk.answer("no batch yet: `strandline run` makes the first")
         elif len(found) > limit:
             talk.answer(f"the newest {limit:,} of {plural(len(found), 'batch', 'batches')}; --limit shows more")
-        talk.data({"batches": [_batch(r) for r in found[:limit]]})
+        talk.data({"batches": [_batch(r) for r in found[:limit]], "incomplete": gone})
         return 0
 
 
