@@ -73,7 +73,8 @@ class UndoLines(NodeLines):
     def line(self, r: NodeResult) -> str:
         if r.error:
             return super().line(r)
-        sign, name = self.talk.paint(SIGNS[r.status], COLOURS[r.status]), r.name.ljust(self.width)
+        sign = self.talk.paint(SIGNS[r.status], COLOURS[r.status])
+        name = shortened(r.name, self.width).ljust(self.width)
         return f"{sign} {name}  {plural(r.inserted, 'row')} back, {plural(r.deleted, 'row')} gone"
 
     def details(self, r: NodeResult) -> list[str]:
@@ -174,8 +175,8 @@ class Progress(Observer, AbstractContextManager["Progress"]):
 
         now = time.monotonic()
         sign = self.talk.paint(_SPINNER[int(now * 8) % len(_SPINNER)], "cyan")
-        if self._starting:
-            return Text.from_ansi(f"{sign} {self._starting} … {now - self.began:.0f} s")
+        if self._starting or not self.names:
+            return Text.from_ansi(f"{sign} {self._starting or 'looking'} … {now - self.began:.0f} s")
         with self._lock:
             running, done = list(self._running.items()), len({r.name for r in self.results})
         room = max(self._live.console.height - 4, 1) if self._live else len(running)
