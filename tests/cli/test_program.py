@@ -229,3 +229,11 @@ def test_what_a_library_prints_by_itself_is_in_the_log(program: Call, shop: Path
     newest = max((shop / ".strandline" / "logs").iterdir(), key=lambda file: file.stat().st_mtime)
     logs = [file.read_text() for file in (shop / ".strandline" / "logs").iterdir() if file != newest]
     assert all("panicked" in text for text in logs)
+
+
+def test_an_undo_is_drawn_while_it_works(program: Call, shop: Path) -> None:
+    run = program("run", "--project-dir", "shop", "--json").json["run_id"]
+    code, written = _on_a_terminal(["undo", run], shop, NO_COLOR="1")
+    assert code == 0
+    assert "of 5 done, 1 running" in written
+    assert f"run {run} is undone" in written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,15 @@ def test_commands_that_are_suggested_can_be_pasted(cli: Call, shop: Path) -> Non
     folder = cli("run", *SHOP, "--plan", "shop", "--json")
     assert (folder.code, folder.json["error"]["code"]) == (2, "usage")
     assert "is a folder" in folder.json["error"]["message"]
+
+
+def test_a_remark_is_not_named_as_the_newest_run(cli: Call, shop: Path) -> None:
+    from strandline.control.undo import takings
+    from strandline.errors import UsageError
+
+    run = cli("run", *SHOP, "--json").json["run_id"]
+    rows = strandline.load(shop).store.runs()
+    remark = replace(rows[0], run_id="mender", status="recovered")
+    with pytest.raises(UsageError) as told:
+        takings([remark, *rows], "nope", set())
+    assert told.value.problems[0].hint == f"the newest is {run}"
