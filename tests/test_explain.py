@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from strandline.cli.main import main
-from strandline.errors import UsageError
+from strandline.errors import ReadError, UsageError
 from strandline.testing.frames import write_parquet
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
@@ -122,3 +122,24 @@ def test_a_key_is_a_value_however_it_is_spelled(tmp_path, pandas_platform, type_
     for text in wrong:
         with pytest.raises(UsageError, match=r"the key id=.* is not a"):
             shop.tell(text)
+
+
+def test_a_row_whose_files_are_gone_is_not_said_to_have_never_been_there(tmp_path, pandas_platform, capsys):
+    shop = Shop(tmp_path, pandas_platform)
+    shop.run((1, "a"), (2, "b"))
+    table = tmp_path / "lake" / "t"
+    first = set(table.glob("*.parquet"))
+    shop.run((1, "A"), (2, "b"))
+    for file in first:
+        file.unlink()
+    assert [e.event for e in shop.tell("1")] == ["unknown"]  # an older version
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(ReadError, match=r"1 of the 1 files of version 1 are gone.* and it is the newest"):
+        shop.tell("1")
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", "n", "--key", "id=1", "--project-dir", str(tmp_path)])
+    assert ended.value.code == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "cannot be told" in told.err

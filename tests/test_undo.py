@@ -203,7 +203,7 @@ def test_commits_of_others_and_vacuumed_files_are_in_the_way(shop: Shop) -> None
     assert shop.undo(second, dry_run=True).status == "success"
     vacuumed = DeltaTable(str(shop.folder / "lake" / "gold"))
     vacuumed.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    with pytest.raises(UndoRefused, match=r"lake\.gold: 1 of the 1 files of version 0 were vacuumed"):
+    with pytest.raises(UndoRefused, match=r"lake\.gold: 1 of the 1 files of version 0 are gone"):
         shop.undo(second)
     write_deltalake(place, DeltaTable(place).to_pyarrow_table(), mode="append")
     with pytest.raises(UndoRefused, match=r"version \d+ is somebody else's \(WRITE\)"):

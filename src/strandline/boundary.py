@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from strandline.config.load import Project
 from strandline.config.resolve import redact, secret_values
@@ -16,13 +18,14 @@ from strandline.result import NodeResult
 def boundary(project: Project, name: str, errors: list[StrandlineError]) -> Iterator[list[NodeResult]]:
     """Collects the result of a node; when something goes wrong inside, that is it, and the error is kept."""
     results: list[NodeResult] = []
+    began = time.monotonic()
     try:
         with panics_told():
             yield results
     except Exception as e:  # noqa: BLE001 – even a fault of ours; its trace goes to the log
         log.error("%s failed", name, exc_info=e)
         errors.append(e if isinstance(e, StrandlineError) else internal(e))
-        results.append(failed(project, name, errors[-1]))
+        results.append(replace(failed(project, name, errors[-1]), seconds=round(time.monotonic() - began, 3)))
 
 
 def failed(project: Project, name: str, error: StrandlineError) -> NodeResult:

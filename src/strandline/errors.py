@@ -13,6 +13,7 @@ StrandlineError
 │   ├── DeleteThresholdExceeded  more deletes were found than tolerated
 │   │   └── EmptySource   … because the source came back empty
 │   ├── TableError        the target cannot be written as asked
+│   ├── SystemRefused     there is no room, or no permission
 │   ├── RevertRefused     a failed load could not be taken back everywhere
 │   ├── TakenBack         another target of the same node failed
 │   └── CommitConflict    somebody else committed meanwhile (worth a retry)
@@ -240,6 +241,12 @@ class TableError(NodeError):
     """The target cannot be written as asked: not Delta, another type, another partitioning."""
 
     code = "table"
+
+
+class SystemRefused(NodeError):
+    """The operating system refused to read or write: the disk is full, or this user may not."""
+
+    code = "system"
 
 
 class RevertRefused(NodeError):

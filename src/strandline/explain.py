@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.control.ledger import UNDOES, ChangeRow
 from strandline.engine.delta_log import describe
-from strandline.engine.delta_past import Commit, Key, commits, rows_at
+from strandline.engine.delta_past import Commit, Key, commits, rows_at, unreadable
 from strandline.errors import ReadError, UsageError
 from strandline.job import Job
 from strandline.sql.values import exact
@@ -141,7 +141,18 @@ def _from_table(
         elif told := _told(before, after, roles):
             events.append(_event(commit, told, (before, after), reasons, roles))
         before = after
-    return events, before or []
+    if before is None:
+        raise _lost(job, past[-1].version)
+    return events, before
+
+
+def _lost(job: Job, newest: int) -> ReadError:
+    """The newest version cannot be read: nobody knows whether the row is there, so nobody may say that it is not."""
+    why = unreadable(job.target, newest) or f"version {newest} cannot be read"
+    return ReadError(
+        f"{job.target.label}: {why}, and it is the newest: what became of the row cannot be told",
+        hint="put the files of the table back from a backup, or remove its folder and let a run make it anew",
+    )
 
 
 def _ordered(rows: list[dict[str, Any]] | None, roles: Mapping[str, str]) -> list[dict[str, Any]] | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from strandline import native
 from strandline.config.resolve import redact
 
 log = logging.getLogger("strandline")
@@ -58,15 +60,16 @@ def run_log(root: Path, run_id: str, secrets: Sequence[str], *, live: bool) -> I
     folder.mkdir(parents=True, exist_ok=True)
     for old in sorted(folder.glob("*.log"))[: -_KEPT + 1]:
         old.unlink(missing_ok=True)
-    handlers: list[logging.Handler] = [logging.FileHandler(folder / f"{run_id}.log", encoding="utf-8")]
-    handlers += [logging.StreamHandler()] if live else []
+    file = logging.FileHandler(folder / f"{run_id}.log", encoding="utf-8")
+    handlers: list[logging.Handler] = [file, *([logging.StreamHandler()] if live else [])]
     before = log.level
     log.setLevel(logging.INFO)
     for handler in handlers:
         handler.setFormatter(_Redacting(secrets))
         log.addHandler(handler)
     try:
-        yield
+        with native.printed_to(file.stream or sys.stderr):
+            yield
     finally:
         log.setLevel(before)
         for handler in handlers:

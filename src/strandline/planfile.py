@@ -118,6 +118,8 @@ class PlanFile:
                 file.extractall(folder)
         except FileNotFoundError:
             raise UsageError(f"there is no plan file {path}", hint=hint) from None
+        except IsADirectoryError:
+            raise UsageError(f"{path} is a folder, and not a plan", hint=hint) from None
         except (zipfile.BadZipFile, KeyError, ValueError) as e:
             raise UsageError(f"{path} is not a plan: {e}", hint=hint) from e
         if not isinstance(facts, dict):

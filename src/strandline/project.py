@@ -17,7 +17,7 @@ from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, secret_values
 from strandline.control.foreseen import Foreseen
 from strandline.control.holds import open_holds, unapprovable
-from strandline.control.ledger import ChangeRow, RunRow
+from strandline.control.ledger import ChangeRow
 from strandline.engine import connect, staging
 from strandline.engine.base import Platform
 from strandline.errors import StrandlineError, UsageError, did_you_mean
@@ -34,8 +34,10 @@ from strandline.together import Together, with_others
 from strandline.types import Clock
 
 if TYPE_CHECKING:
+    from strandline.control.undo import Taking
     from strandline.engine.control_store import DeltaStore
     from strandline.explain import Story
+    from strandline.halfway import HalfUndone
 
 
 class Observer:
@@ -49,6 +51,9 @@ class Observer:
 
     def engine_ready(self) -> None:
         """The engine has started."""
+
+    def chosen(self, names: Sequence[str]) -> None:
+        """These nodes will be worked on, where that was not known before."""
 
 
 class StrandlineProject:
@@ -130,8 +135,11 @@ class StrandlineProject:
     def unfinished(self) -> Left:
         """What runs have left and nobody has done since: what failed or was never reached, and what waits for it.
 
-        An error when a run is still at work, or what is left is of a plan, which only a person can make again.
+        An error when a run is still at work, an undo was left half-way, or what is left is of a plan, which only a
+        person can make again.
         """
+        for half in self.half_undone():
+            raise UsageError(str(half), hint=half.hint)
         there = kept(self._checkpoints)
         for run in there.runs:
             if not run.over and staging.alive(run.owner):
@@ -266,12 +274,17 @@ class StrandlineProject:
         return RunResult(result.run_id, "failed", [*result.nodes, *told])
 
     def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:
+        from strandline.engine.delta_log import describe
+
         job = Job(self.config, self._node(name), Clock(datetime.now(UTC)))
         looks = job.node.write.keyed and job.detection is not None
         why = unapprovable(held, name, job.target.label, job.node.write.keys, looks=looks)
+        hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
+        if why is None and describe(job.target) is None:
+            why = f"the table {job.target.label} is gone, and what is held ends with it"
+            hint = f"a run makes it anew from its sources: strandline run --select {name}"
         if why is None:
             return None
-        hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
         return UsageError(f"the deletes held by run {held[0].run_id} cannot be approved: {why}", hint=hint)
 
     def reject(self, run_id: str) -> RunResult:
@@ -284,56 +297,62 @@ class StrandlineProject:
         results = [runner.reject(Job(self.config, self._node(n), clock), rows, describe) for n, rows in holds.items()]
         return RunResult(runner.run_id, "success", results)
 
-    def undo(self, run_id: str, *, dry_run: bool = False, platform: Platform | None = None) -> UndoResult:
+    def undo(
+        self,
+        run_id: str,
+        *,
+        dry_run: bool = False,
+        platform: Platform | None = None,
+        observer: Observer | None = None,
+    ) -> UndoResult:
         """Take a run back: its tables, watermarks, snapshot records and holds as they were, as a run of its own.
 
         Raises `UndoRefused`, and writes nothing, when something is in the way.
         """
-        from strandline.engine.delta_log import describe
-        from strandline.undo import foreseen, noted_in, planned, undo_node
+        from strandline.undo import foreseen, undo_node
 
-        clock = Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
-        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
+        watch = observer or Observer()
+        runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
         errors: list[StrandlineError] = []
         results: list[NodeResult] = []
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
         with logged, self._platform(platform) as platform_:
-            dead, unknown = list[RunRow](), dict[str, StrandlineError]()
-            for job in jobs:
-                try:
-                    if dry_run:
-                        dead += runner.unrecorded(job, describe)
-                    else:
-                        self._settle(runner, [job], platform_)
-                except StrandlineError as e:  # whether it is in the way is seen below
-                    unknown[job.node.name] = e
-            plan = planned(jobs, run_id, [*dead, *self.store.all_runs()], noted_in(self.store))
-            self._free(run_id, [job for job, _ in plan], unknown)
-            for job, taking in plan:
+            chosen = self._to_undo(run_id, runner, platform_, dry_run=dry_run)
+            holds = open_holds(self.store.changes(), run_id)
+            held = {job.node.name: len(holds[t.table]) for job, t in chosen if t.table in holds}
+            watch.chosen([job.node.name for job, _ in chosen])
+            watch.engine_ready()
+            for job, taking in chosen:
                 name = job.node.name
                 if errors:
                     results.append(NodeResult(name, "skipped", warnings=["not taken back: the undo stopped before it"]))
                     continue
+                watch.started(name)
                 with boundary(self.config, name, errors) as found, platform_.workspace(name) as engine:
                     found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
                 results += found
+                watch.finished(found[0])
         status = self._result(runner, results, errors, check=False).status
-        return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run)
+        return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run, held=held)
 
-    def _free(self, run_id: str, jobs: Sequence[Job], unknown: Mapping[str, StrandlineError]) -> None:
-        """Is nobody at work on tables that an undo puts back, or on what reads them? And is all known of them?"""
-        tables = {job.target.label for job in jobs}
-        mine = {name for label, name in self._writers().items() if label in tables}
-        touched = mine | {reader for name in mine for reader in self.graph.reach(name, up=False)}
-        for run in kept(self._checkpoints).runs:
-            busy = sorted(touched & (set(run.nodes) - set(run.ended)))
-            if busy and not run.over and staging.alive(run.owner):
-                at = f"run {run.run_id} is still at work on {', '.join(busy)}"
-                raise UsageError(f"run {run_id} cannot be undone now: {at}", hint="wait for its end, or stop it")
-        for name, error in unknown.items():
-            if name in touched:
-                raise error
+    def _to_undo(self, run_id: str, runner: Runner, platform: Platform, *, dry_run: bool) -> list[tuple[Job, Taking]]:
+        """The batches of a run to take back, the last first; records are finished before, unless it is a dry run."""
+        from strandline.undo import Undo
+
+        clock = Clock(datetime.now(UTC))
+        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
+        busy = [r for r in kept(self._checkpoints).runs if not r.over and staging.alive(r.owner)]
+        undo = Undo(run_id, jobs, runner, self.graph, busy)
+        return undo.foreseen() if dry_run else undo.settled(lambda job: self._settle(runner, [job], platform))
+
+    def half_undone(self) -> list[HalfUndone]:
+        """The undos that were left half-way, and are finished by asking for them again."""
+        from strandline.halfway import half_undone
+
+        clock = Clock(datetime.now(UTC))
+        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
+        running = {r.node for r in self.store.all_control() if r.batch_status == "RUNNING"}
+        return half_undone(jobs, Runner(self.store, _run_id(clock), secret_values(self.config.config)), running)
 
     @staticmethod
     def _settle(runner: Runner, jobs: Iterable[Job], platform: Platform) -> None:

@@ -70,9 +70,10 @@ class UndoResult(RunResult):
 
     undone: str = ""
     dry_run: bool = False
+    held: dict[str, int] = field(default_factory=dict)  # by node, the deletes that the run held: they go with it
 
     def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "undone": self.undone, "dry_run": self.dry_run}
+        return {**super().as_dict(), "undone": self.undone, "dry_run": self.dry_run, "held": self.held}
 
 
 @dataclass(frozen=True)

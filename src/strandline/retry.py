@@ -25,6 +25,7 @@ from strandline.errors import StrandlineError
 from strandline.faults import point
 from strandline.journal import log
 from strandline.plan.graph import Graph
+from strandline.refusal import refused
 from strandline.result import NodeResult
 from strandline.switches import enabled
 
@@ -132,8 +133,12 @@ class Checkpoint:
             "over": self.over,
         }
         partial = self.folder / f".{self.run_id}.part"
-        partial.write_text(json.dumps(facts), encoding="utf-8")
-        partial.replace(self.folder / f"{self.number:08d}-{self.run_id}.json")
+        try:
+            partial.write_text(json.dumps(facts), encoding="utf-8")
+            partial.replace(self.folder / f"{self.number:08d}-{self.run_id}.json")
+        except OSError as e:
+            then = "how far the run has come cannot be noted; the next run finds out what was written"
+            raise refused(f"the checkpoint {partial}", e, then) or e from e
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from strandline import restore
 from strandline.batch import Landing
@@ -19,14 +19,77 @@ from strandline.control.undo import Taking, in_the_way, takings
 from strandline.engine.base import Engine
 from strandline.engine.delta_log import describe
 from strandline.engine.delta_past import Commit, commits, unreadable
-from strandline.errors import Overtaken, UndoRefused, UsageError
+from strandline.errors import Overtaken, StrandlineError, UndoRefused, UsageError
 from strandline.faults import point
 from strandline.job import Job
+from strandline.plan.graph import Graph
 from strandline.ready import Ready
 from strandline.result import NodeResult
+from strandline.retry import Checkpoint
 from strandline.run import Runner, taken_back
 from strandline.strategy.changes import Counts
 from strandline.types import Table, TableState
+
+
+@dataclass(frozen=True)
+class Undo:
+    """A run that is to be taken back, among the nodes of its project and the runs that are at work now."""
+
+    run_id: str
+    jobs: Sequence[Job]
+    runner: Runner
+    graph: Graph
+    busy: Sequence[Checkpoint]
+
+    def foreseen(self) -> list[tuple[Job, Taking]]:
+        """What an undo would take back, the last node first; nothing is written, also not of runs that died."""
+        return self._free(*self._dead())
+
+    def settled(self, settle: Callable[[Job], None]) -> list[tuple[Job, Taking]]:
+        """The same, after what dead runners left is finished; nothing is written for a run that nobody knows."""
+        if not self._known():
+            dead, unknown = self._dead()
+            if not unknown:
+                self._planned(dead)
+        return self._free([], self._each(settle))
+
+    def _known(self) -> bool:
+        return any(r.run_id == self.run_id for r in self.runner.store.all_runs())
+
+    def _dead(self) -> tuple[list[RunRow], dict[str, StrandlineError]]:
+        """The batches that landed while their runners died; and the nodes of which nobody can tell."""
+        dead = list[RunRow]()
+        return dead, self._each(lambda job: dead.extend(self.runner.unrecorded(job, describe)))
+
+    def _each(self, look: Callable[[Job], None]) -> dict[str, StrandlineError]:
+        """Look at every node; one that cannot be looked at may have nothing to do with the run."""
+        unknown = {}
+        for job in self.jobs:
+            try:
+                look(job)
+            except StrandlineError as e:
+                unknown[job.node.name] = e
+        return unknown
+
+    def _planned(self, dead: Sequence[RunRow]) -> list[tuple[Job, Taking]]:
+        store = self.runner.store
+        return planned(self.jobs, self.run_id, [*dead, *store.all_runs()], noted_in(store))
+
+    def _free(self, dead: Sequence[RunRow], unknown: Mapping[str, StrandlineError]) -> list[tuple[Job, Taking]]:
+        """What is to be taken back; an error while anybody works on those tables or reads them, or is unknown."""
+        if unknown and not dead and not self._known():  # it may be the one of which nobody can tell
+            raise next(iter(unknown.values()))
+        found = self._planned(dead)
+        tables = {job.target.label for job, _ in found}
+        mine = {job.node.name for job in self.jobs if job.target.label in tables}
+        touched = mine | {reader for name in mine for reader in self.graph.reach(name, up=False)}
+        for run in self.busy:
+            if work := sorted(touched & (set(run.nodes) - set(run.ended))):
+                at = f"run {run.run_id} is still at work on {', '.join(work)}"
+                raise UsageError(f"run {self.run_id} cannot be undone now: {at}", hint="wait for its end, or stop it")
+        for name in sorted(touched & unknown.keys()):
+            raise unknown[name]
+        return found
 
 
 def planned(

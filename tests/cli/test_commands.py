@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,18 @@ def test_engine_can_be_overridden(cli: Call, shop: Path) -> None:
     file.write_text(file.read_text().replace("engine: pandas", "engine: spark"))
     assert cli("run", "--project-dir", "shop", "--engine", "pandas").code == 0
     assert cli("plan", "--project-dir", "shop", "--engine", "pandas", "--quiet").code == 0
+
+
+def test_a_history_that_was_lost_is_not_called_empty(cli: Call, shop: Path) -> None:
+    where = ("--project-dir", "shop")
+    cli("run", *where)
+    assert cli("status", *where, "--json").json["incomplete"] == []
+    assert cli("history", *where, "--json").json["incomplete"] == []
+    shutil.rmtree(shop / "lake" / "bronze" / "_strandline" / "etl_runs")
+    told = cli("history", *where)
+    assert "no batch yet" not in told.out
+    assert "the history is incomplete: etl_runs lacks what etl_control knows of" in told.out
+    assert "gold_revenue (batch 1)" in cli("status", *where).out
+    assert sorted(cli("history", *where, "--json").json["incomplete"]) == sorted(NODES)
+    cli("run", *where)
+    assert cli("status", *where, "--json").json["incomplete"] == []

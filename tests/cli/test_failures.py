@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 from tests.cli.conftest import Call
+
+import strandline
 
 COMMANDS = ["validate", "plan", "run", "status", "history", "ls"]
 
@@ -148,3 +153,69 @@ def test_init_where_nobody_may_write(cli: Call, tmp_path: Path) -> None:
     assert answer.code == 1
     assert answer.err.startswith("error: ")
     assert "Traceback" not in answer.err
+
+
+FULL = DeltaError("parquet: External: No space left on device (os error 28)")
+DENIED = OSError("Generic error\n  ↳ Permission denied (os error 13)")
+
+
+@pytest.mark.parametrize(("error", "told"), [(FULL, "no space left on device"), (DENIED, "permission denied")])
+def test_a_table_that_the_system_refuses_to_write_is_told_in_words(
+    cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def refuse(*_args: object, **_how: object) -> None:
+        raise error
+
+    monkeypatch.setattr("strandline.engine.local.delta.write_deltalake", refuse)
+    node = cli("run", "--project-dir", "shop", "--json").json["nodes"][0]
+    assert node["error"]["code"] == "system"
+    assert node["error"]["message"] == f"bronze.customers: {told}; nothing was written"
+    assert "and run again" in node["error"]["hint"]
+
+
+def test_a_checkpoint_that_cannot_be_written_names_its_file(
+    cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object, **_how: object) -> None:
+        raise OSError(28, "No space left on device")  # without a file, as a write says it
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    error = cli("run", "--project-dir", "shop", "--json").json["error"]
+    assert error["code"] == "system"
+    assert "_checkpoints" in error["message"]
+    assert "make room" in error["hint"]
+
+
+@pytest.mark.parametrize("name", ["etl_control", "etl_runs", "etl_changes"])
+def test_a_damaged_control_table_is_no_bug(cli: Call, shop: Path, name: str) -> None:
+    from strandline.control.ledger import ChangeRow
+
+    cli("run", "--project-dir", "shop")
+    store = strandline.load(shop).store
+    at = store.runs()[0].completed_at
+    store.log_changes([ChangeRow("r", "p", "n", 1, "t", "hold", None, "why", "{}", "h", None, at)])
+    for file in (store.folder / name / "_delta_log").iterdir():
+        file.write_text("garbage") if file.name == f"{0:020d}.json" else file.unlink()
+    answer = cli("status", "--project-dir", "shop", "--json")
+    assert answer.code == 1
+    assert f"the control table {name} in " in answer.json["error"]["message"]
+    doctor = cli("doctor", "--project-dir", "shop", "--json")
+    bad = [c for c in doctor.json["checks"] if not c["ok"]]
+    assert [c["name"] for c in bad] == ["control tables"]
+    assert name in bad[0]["found"]
+
+
+def test_doctor_looks_for_what_may_not_be_written_and_full_disks(
+    cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("run", "--project-dir", "shop")
+    access, usage = os.access, shutil.disk_usage
+    monkeypatch.setattr("os.access", lambda path, mode: "etl_runs" not in str(path) and access(path, mode))
+    bad = [c for c in cli("doctor", "--project-dir", "shop", "--json").json["checks"] if not c["ok"]]
+    assert [c["name"] for c in bad] == ["control tables"]
+    assert "etl_runs" in bad[0]["found"]
+    monkeypatch.setattr("os.access", access)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(path)._replace(free=0))
+    bad = [c for c in cli("doctor", "--project-dir", "shop", "--json").json["checks"] if not c["ok"]]
+    assert {c["fix"] for c in bad} == {"make room"}
+    assert "connection silver" in {c["name"] for c in bad}

@@ -67,3 +67,14 @@ def test_doctor_names_what_is_wrong_and_how_to_mend_it(shop, tmp_path):
     assert set(bad) == {"connection erp", "connection files"}
     assert "there is no SQLite file gone.db" in bad["connection erp"]["found"]
     assert all(c["fix"] for c in bad.values())
+
+
+def test_doctor_without_a_project_looks_at_the_machine(tmp_path):
+    done = strandline("doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    checks = {c["name"]: c["found"] for c in json.loads(done.stdout)["checks"]}
+    assert "there is none in" in checks["project"]
+    assert "memory" in checks
+    gone = strandline("doctor", "--project-dir", str(tmp_path / "nowhere"), cwd=tmp_path)
+    assert gone.returncode == 2
+    assert "there is no folder" in gone.stderr

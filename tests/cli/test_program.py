@@ -15,6 +15,7 @@ import pytest
 from tests.cli.conftest import ENVIRONMENT, Call, add
 
 from strandline import __version__
+from strandline.cli.interrupt import what_next
 
 HEAVY = ("pyspark", "duckdb", "deltalake", "pyarrow", "pandas", "sqlalchemy", "sqlglot", "jinja2", "rich")
 NAP = """
@@ -156,3 +157,83 @@ def test_ctrl_c_ends_at_once(shop: Path, options: tuple[str, ...]) -> None:
     assert "Traceback" not in err
     if options:
         assert json.loads(out)["error"]["code"] == "interrupted"
+
+
+def test_ctrl_c_is_heard_while_the_commands_are_still_imported(shop: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Impatient:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Impatient())\n"
+        "from strandline.cli.main import main\nmain(['run', '--json'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert done.returncode == 130
+    assert json.loads(done.stdout)["error"]["code"] == "interrupted"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["run", "--json"], "the next run finds out"),
+        (["retry"], "the next run finds out"),
+        (["run", "--plan", "p"], "make a new one"),
+        (["undo", "--project-dir", "shop", "r1", "--json"], "before anything else runs: strandline undo r1"),
+        (["undo"], "strandline undo RUN"),
+        (["approve", "r1"], "still held"),
+        (["reject", "r1"], "still held"),
+    ],
+)
+def test_an_interrupt_says_what_becomes_of_what_was_begun(given: list[str], told: str) -> None:
+    assert told in (what_next(given) or "")
+
+
+@pytest.mark.parametrize("given", [[], ["--help"], ["status"], ["plan"], ["undo", "r1", "--dry-run"]])
+def test_an_interrupt_of_what_writes_nothing_promises_nothing(given: list[str]) -> None:
+    assert what_next(given) is None
+
+
+@pytest.mark.parametrize("command", ["status --json", "status", "run", "--help"])
+def test_a_stream_that_takes_no_more_is_told_at_the_end(program: Call, shop: Path, command: str) -> None:
+    where = "" if command == "--help" else " --project-dir shop"
+    answer = program(shell=f"{command}{where} >/dev/full")
+    assert answer.code == 1
+    assert answer.err == "error: standard output cannot be written, and is incomplete: No space left on device\n"
+    if command == "run":
+        assert len(program("history", "--project-dir", "shop", "--json").json["batches"]) == 5  # it went on
+
+
+def test_data_survives_a_stream_that_knows_ascii_only(program: Call, shop: Path) -> None:
+    yaml = shop / "strandline.yaml"
+    yaml.write_text(yaml.read_text(encoding="utf-8").replace("tags: [gold]", "tags: [Łódź]"), encoding="utf-8")
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        answer = program("ls", "--project-dir", "shop", "--json", PYTHONIOENCODING=encoding)
+        assert answer.json["nodes"][-1]["tags"] == ["Łódź"]
+
+
+def test_what_a_library_prints_by_itself_is_in_the_log(program: Call, shop: Path) -> None:
+    (shop / "breaking.py").write_text(
+        "import deltalake, pyarrow, sys\ndef step(frame):\n    print('a word of ours', file=sys.stderr)\n"
+        "    deltalake.write_deltalake('a^b', pyarrow.table({'id': [1]}))\n"  # deltalake panics
+    )
+    add(shop, NAP.replace("slow.nap", "breaking.step"))
+    command = ("run", "--project-dir", "shop", "--select", "gold_nap")
+    for options in ((), ("--json",)):
+        answer = program(*command, *options)
+        assert answer.code == 1
+        assert "panicked" not in answer.out + answer.err
+        assert "a word of ours" in answer.err
+    assert "panicked" in program(*command, "--debug").err
+    newest = max((shop / ".strandline" / "logs").iterdir(), key=lambda file: file.stat().st_mtime)
+    logs = [file.read_text() for file in (shop / ".strandline" / "logs").iterdir() if file != newest]
+    assert all("panicked" in text for text in logs)
+
+
+def test_an_undo_is_drawn_while_it_works(program: Call, shop: Path) -> None:
+    run = program("run", "--project-dir", "shop", "--json").json["run_id"]
+    code, written = _on_a_terminal(["undo", run], shop, NO_COLOR="1")
+    assert code == 0
+    assert "of 5 done, 1 running" in written
+    assert f"run {run} is undone" in written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from contextlib import closing
@@ -62,7 +63,7 @@ def demo(
                 told = _afterwards(talk, project, platform, first, second, changes)
             runs = [first, second, *told.pop("runs", [])]
         if not second.exit_code:
-            talk.say(f"\nLook around: strandline status --project-dir {home}")
+            talk.say(f"\nLook around: strandline status --project-dir {shlex.quote(str(home))}")
         talk.data(
             {
                 "dir": str(home),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet
-from strandline.cli.runs import starting
+from strandline.cli.runs import held_by, starting
 from strandline.cli.talk import Talk
 from strandline.cli.text import clean, instant, plural
 from strandline.errors import UsageError
@@ -40,7 +40,11 @@ def approve(
         with Progress(talk, names, starting=starting(project)) as progress:
             result = project.approve(run, observer=progress, debug=debug)
         deleted = sum(n.deleted for n in result.nodes)
-        talk.say(f"\n{plural(deleted, 'delete')} applied; run {result.run_id}")
+        still = held_by(project).get(run, 0) if result.status == "failed" else 0
+        if deleted or not still:
+            talk.say(f"\n{plural(deleted, 'delete')} applied; run {result.run_id}")
+        if still:
+            talk.say(f"\n{plural(still, 'delete')} still held by run {run}; this was run {result.run_id}")
         talk.data(result.as_dict())
         return result.exit_code
 

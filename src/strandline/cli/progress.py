@@ -36,7 +36,7 @@ class NodeLines:
         if talk.width is not None:
             self.width = max(min(self.width, talk.width - 3 - sum(w for _, w in _COLUMNS)), 8)
 
-    def header(self) -> str:
+    def header(self) -> str | None:
         return self.talk.paint(f"  {'node'.ljust(self.width)}" + "".join(n.rjust(w) for n, w in _COLUMNS), "dim")
 
     def line(self, r: NodeResult) -> str:
@@ -64,6 +64,23 @@ class NodeLines:
         return lines + (node_error(r.error, self.talk.width) if r.error else [])
 
 
+class UndoLines(NodeLines):
+    """The same for tables that are put back: what came and what went."""
+
+    def header(self) -> str | None:
+        return None
+
+    def line(self, r: NodeResult) -> str:
+        if r.error:
+            return super().line(r)
+        sign = self.talk.paint(SIGNS[r.status], COLOURS[r.status])
+        name = shortened(r.name, self.width).ljust(self.width)
+        return f"{sign} {name}  {plural(r.inserted, 'row')} back, {plural(r.deleted, 'row')} gone"
+
+    def details(self, r: NodeResult) -> list[str]:
+        return node_error(r.error, self.talk.width) if r.error else []
+
+
 def _deletes(r: PlannedNode) -> Iterator[str]:
     """What a plan would delete: how many, what share, what becomes of them, and a few of them."""
     if not r.sample_deletes:
@@ -86,10 +103,12 @@ def _cells(values: Sequence[str]) -> str:
 class Progress(Observer, AbstractContextManager["Progress"]):
     """Draws a run or a plan. Use it as a context: a live display must be put away, whatever happens."""
 
-    def __init__(self, talk: Talk, names: Sequence[str], *, starting: str | None = None) -> None:
+    def __init__(
+        self, talk: Talk, names: Sequence[str], *, starting: str | None = None, lines: type[NodeLines] = NodeLines
+    ) -> None:
         self.talk = talk
         self.names = list(names)
-        self.lines = NodeLines(talk, names)
+        self.lines = lines(talk, names)
         self.began = time.monotonic()
         self.results: list[NodeResult] = []
         self._starting = starting  # the engine on its way up, while it is
@@ -121,8 +140,11 @@ class Progress(Observer, AbstractContextManager["Progress"]):
 
     def engine_ready(self) -> None:
         self._starting = None
-        if self.names:
-            self._print(self.lines.header())
+        if self.names and (header := self.lines.header()):
+            self._print(header)
+
+    def chosen(self, names: Sequence[str]) -> None:
+        self.names, self.lines = list(names), type(self.lines)(self.talk, names)
 
     def started(self, name: str) -> None:
         with self._lock:
@@ -153,8 +175,8 @@ class Progress(Observer, AbstractContextManager["Progress"]):
 
         now = time.monotonic()
         sign = self.talk.paint(_SPINNER[int(now * 8) % len(_SPINNER)], "cyan")
-        if self._starting:
-            return Text.from_ansi(f"{sign} {self._starting} … {now - self.began:.0f} s")
+        if self._starting or not self.names:
+            return Text.from_ansi(f"{sign} {self._starting or 'looking'} … {now - self.began:.0f} s")
         with self._lock:
             running, done = list(self._running.items()), len({r.name for r in self.results})
         room = max(self._live.console.height - 4, 1) if self._live else len(running)

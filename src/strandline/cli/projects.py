@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,7 +37,7 @@ def init(
         files = _written(folder)
         for file in files:
             talk.answer(f"wrote {file}")
-        where = "" if folder == HERE else f" --project-dir {folder}"
+        where = "" if folder == HERE else f" --project-dir {shlex.quote(str(folder))}"
         talk.answer("\nNext:")
         talk.answer(f"  strandline plan{where}    what a run would do")
         talk.answer(f"  strandline run{where}     do it; change a line in landing/ and run again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,8 +53,27 @@ def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = Fa
             for note in _notes(node):
                 for text in indented(note, talk.width):
                     talk.answer(text, failure=failed)
-        talk.data({"project": project.config.config.project, "nodes": nodes})
+        half = project.half_undone()
+        for undo in half:
+            talk.answer(f"\n{undo}", failure=True)
+            talk.answer(f"    → {undo.hint}", failure=True)
+        gone = _tell_lost(talk, project)
+        facts = {"half_undone": [asdict(undo) for undo in half], "incomplete": gone}
+        talk.data({"project": project.config.config.project, "nodes": nodes, **facts})
         return 0
+
+
+def _tell_lost(talk: Talk, project: StrandlineProject) -> list[str]:
+    """Say of which nodes the history was lost, wholly or in part."""
+    from strandline.control.gaps import lost
+
+    control = project.store.all_control()  # before the history: who is at work writes that first
+    gone = lost(control, project.store.runs())
+    if gone:
+        nodes = ", ".join(f"{node} (batch {batch})" for node, batch in gone.items())
+        told = f"the history is incomplete: etl_runs lacks what etl_control knows of {nodes}"
+        talk.answer(f"\n{told}; it was removed, or put back from an older copy", failure=True)
+    return list(gone)
 
 
 def _states(project: StrandlineProject) -> list[dict[str, Any]]:
@@ -143,11 +163,12 @@ def history(
         _print_batches(
             talk, found[:limit], {(r.takes_back, r.node): r.run_id for r in every if r.counts and r.takes_back}
         )
-        if not found:
+        gone = _tell_lost(talk, project)
+        if not found and not gone:
             talk.answer("no batch yet: `strandline run` makes the first")
         elif len(found) > limit:
             talk.answer(f"the newest {limit:,} of {plural(len(found), 'batch', 'batches')}; --limit shows more")
-        talk.data({"batches": [_batch(r) for r in found[:limit]]})
+        talk.data({"batches": [_batch(r) for r in found[:limit]], "incomplete": gone})
         return 0
 
 
@@ -175,7 +196,8 @@ def _print_batches(talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[
         talk.answer(talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:], failure=failed)
         back = batch.takes_back and f"takes back run {batch.takes_back}"
         by = undone.get((batch.run_id, batch.node)) if batch.counts else None
-        for note in filter(None, (batch.error, back, by and f"taken back by run {by}")):
+        held = f"{count(batch.held)} held" if batch.held else None
+        for note in filter(None, (batch.error, held, back, by and f"taken back by run {by}")):
             for text in indented(note, talk.width):
                 talk.answer(text, failure=failed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +44,7 @@ def plan(
             result = project.plan(select, observer=progress, out=out)
         talk.say(f"\n{_foreseen(result)}")
         if out is not None and result.whole:
-            talk.say(f"Kept in {out}: strandline run --plan {out}")
+            talk.say(f"Kept in {out}: strandline run --plan {shlex.quote(str(out))}")
         talk.data(result.as_dict())
         return result.exit_code
 
@@ -73,8 +74,7 @@ def run(
             else:
                 result = project.run(select, threads=threads, observer=progress, debug=debug)
         tell(talk, result, began)
-        for run_id, n in held_by(project).items() if result.exit_code == 3 else ():
-            talk.say(f"{plural(n, 'delete')} held by run {run_id}: strandline approve {run_id}, or reject {run_id}")
+        tell_holds(talk, project, result)
         talk.data(result.as_dict())
         return result.exit_code
 
@@ -87,6 +87,12 @@ def tell(talk: Talk, result: RunResult, began: float) -> None:
     talk.say(f"\n{nodes} in {duration(time.monotonic() - began)}")
     talk.say(f"rows: {rows}")
     talk.say(talk.paint(f"run {result.run_id}", "dim"))
+
+
+def tell_holds(talk: Talk, project: StrandlineProject, result: RunResult) -> None:
+    """Which deletes wait for a person, and how they are decided on, when a run has found or left some."""
+    for run_id, n in held_by(project).items() if result.exit_code == 3 else ():
+        talk.say(f"{plural(n, 'delete')} held by run {run_id}: strandline approve {run_id}, or reject {run_id}")
 
 
 def held_by(project: StrandlineProject) -> dict[str, int]:

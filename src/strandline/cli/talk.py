@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
@@ -13,16 +14,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
+from strandline.cli.interrupt import DATA, TALK
 from strandline.cli.text import clean, indented
 from strandline.errors import ConfigError, StrandlineError, panics_told
+from strandline.native import speaking_elsewhere
+from strandline.refusal import advice
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from strandline.project import StrandlineProject
 
-DATA = {"fd": 1}
-"""Where data goes now: an interrupted command must still end in valid JSON."""
+_lost: list[str] = []  # why streams of this command could not be written
 
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
@@ -78,15 +81,16 @@ class Talk:
     def data(self, value: Any) -> None:
         """The answer as JSON; only with `--json`."""
         if self.json:
-            text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
-            write(self._out or sys.stdout, text)
+            out = self._out or sys.stdout
+            text = json.dumps(value, indent=2, ensure_ascii=not _any_letter(out), default=_plain)
+            write(out, text)
 
     # --- a command from its start to its end -----------------------------------------------------------------
 
     @contextmanager
     def guard(self) -> Iterator[Talk]:
         """Turns whatever goes wrong inside into words, JSON and an exit code."""
-        with self._clean_stdout():
+        with self._own_stderr(), self._clean_stdout():
             try:
                 with panics_told():
                     yield self
@@ -99,7 +103,10 @@ class Talk:
             except OSError as e:
                 self._trace()
                 where = f": {e.filename}" if e.filename else ""
-                self.error(_facts("system", f"{e.strerror or e}{where}", None))
+                known = advice(e)
+                self.error(
+                    _facts("system", f"{e.strerror or e}{where}", f"{known[1]}, and try again" if known else None)
+                )
                 raise typer.Exit(1) from None
             except Exception as e:  # noqa: BLE001 – the last fence: a bug is one line, not a screenful
                 self._trace()
@@ -156,16 +163,30 @@ class Talk:
             write(sys.stderr, self._redacted(traceback.format_exc()).rstrip())
 
     @contextmanager
+    def _own_stderr(self) -> Iterator[None]:
+        """Errors go by a descriptor of their own: what libraries print to the common one is for the log of a run."""
+        if self.debug or not _leads_to(sys.stderr, 2):
+            yield
+            return
+        sys.stderr.flush()
+        common, saved = sys.stderr, os.dup(2)
+        sys.stderr = os.fdopen(saved, "w", buffering=1, encoding=common.encoding, errors="replace")
+        TALK["fd"] = saved
+        try:
+            with speaking_elsewhere():
+                yield
+        finally:
+            own, sys.stderr, TALK["fd"] = sys.stderr, common, 2
+            with suppress(OSError):  # it was told already that it cannot be written
+                own.close()
+
+    @contextmanager
     def _clean_stdout(self) -> Iterator[None]:
         """With `--json`, what a user's function or a JVM prints to stdout goes to stderr, so that data stays data."""
         if not self.json:
             yield
             return
-        try:
-            own = sys.stdout.fileno() == 1
-        except (OSError, ValueError):  # somebody captures stdout
-            own = False
-        saved = os.dup(1) if own else None
+        saved = os.dup(1) if _leads_to(sys.stdout, 1) else None
         self._out = (
             sys.stdout if saved is None else os.fdopen(saved, "w", encoding=sys.stdout.encoding, errors="replace")
         )
@@ -185,13 +206,52 @@ class Talk:
 
 
 def write(stream: IO[str], text: str) -> None:
-    """Print a line now; a reader that has left (`| head`) is not an error, and nothing more is said to it."""
+    """Print a line now. Nothing more is said to a stream that cannot be written: what is under way goes on.
+
+    A reader that has left (`| head`) is not an error; a file that takes no more is one, at the end.
+    """
     try:
         stream.write(text + "\n")
         stream.flush()
-    except BrokenPipeError:
-        with suppress(OSError, ValueError):
-            silence(stream)
+    except OSError as e:
+        gave_up(stream, e)
+
+
+def flushed() -> bool:
+    """At the end of a command: could everything be written? If not, that is told where it still can be."""
+    for stream in (sys.stdout, sys.stderr):  # also what others have printed
+        try:
+            stream.flush()
+        except OSError as e:
+            gave_up(stream, e)
+    lost, _lost[:] = list(_lost), []
+    for reason in lost:
+        write(sys.stderr, f"error: {reason}")
+    return not lost
+
+
+def gave_up(stream: IO[str], error: OSError) -> None:
+    """Say nothing more to a stream that cannot be written, and remember it unless its reader has left."""
+    if not isinstance(error, BrokenPipeError):
+        name = "standard error" if stream is sys.stderr else "standard output"
+        _lost.append(f"{name} cannot be written, and is incomplete: {error.strerror or error}")
+    with suppress(OSError, ValueError):
+        silence(stream)
+
+
+def _any_letter(stream: IO[str]) -> bool:
+    """Does a stream take every letter? Others would get question marks in place of data."""
+    try:
+        return codecs.lookup(getattr(stream, "encoding", None) or "ascii").name == "utf-8"
+    except LookupError:
+        return False
+
+
+def _leads_to(stream: IO[str], descriptor: int) -> bool:
+    try:
+        return stream.fileno() == descriptor
+    except (OSError, ValueError):  # somebody captures it
+        return False
 
 
 def silence(stream: IO[str]) -> None:

@@ -10,10 +10,11 @@ import typer
 from strandline.cli import runs
 from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet, Threads
 from strandline.cli.talk import Talk
-from strandline.cli.text import SIGNS, clean, plural
+from strandline.cli.text import plural
 
 if TYPE_CHECKING:
     from strandline.result import UndoResult
+    from strandline.retry import Left
 
 Taken = Annotated[str, typer.Argument(metavar="RUN", help="The run to take back.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be put back; write nothing.")]
@@ -30,20 +31,23 @@ def undo(
 ) -> int:
     """Take a run back: rows, watermarks, snapshot records and holds as they were; stops when later runs build on it."""
     with Talk(json, quiet, debug).guard() as talk:
+        from strandline.cli.progress import Progress, UndoLines
+
         project = talk.load(project_dir, engine)
-        result = project.undo(run, dry_run=dry_run)
+        with Progress(talk, [], starting=runs.starting(project), lines=UndoLines) as progress:
+            result = project.undo(run, dry_run=dry_run, observer=progress)
         tell(talk, result)
         talk.data(result.as_dict())
         return result.exit_code
 
 
 def tell(talk: Talk, result: UndoResult) -> None:
-    """What was put back, table by table, the last node first."""
-    width = max((len(n.name) for n in result.nodes), default=0)
-    for node in result.nodes:
-        done = f"{plural(node.inserted, 'row')} back, {plural(node.deleted, 'row')} gone"
-        text = clean(str(node.error["message"])) if node.error else done
-        talk.answer(f"{SIGNS[node.status]} {node.name:<{width}}  {text}", failure=bool(node.error))
+    """What becomes of the holds of the run, and how it ended."""
+    reached = {n.name for n in result.nodes if not n.error}
+    for node, n in result.held.items():
+        if node in reached:
+            fate = "would go" if result.dry_run else "are gone" if n > 1 else "is gone"
+            talk.say(f"{plural(n, 'held delete')} of {node} {fate} with it")
     if result.dry_run:
         talk.say(f"\nrun {result.undone} can be undone; nothing was written")
     elif result.status == "success":
@@ -67,8 +71,7 @@ def retry(
         if left.note:
             talk.say(left.note)
         if not left.nodes:
-            end = f": run {left.last.run_id} came to its end" if left.last else ""
-            talk.answer(f"nothing to retry{end}")
+            talk.answer(f"nothing to retry{_why(left)}")
             talk.data({"run_id": None, "status": "success", "nodes": []})
             return 0
         began = time.monotonic()
@@ -76,5 +79,14 @@ def retry(
             result = project.retry(threads=threads, observer=progress, debug=debug)
         assert result is not None, "there was something left"
         runs.tell(talk, result, began)
+        runs.tell_holds(talk, project, result)
         talk.data(result.as_dict())
         return result.exit_code
+
+
+def _why(left: Left) -> str:
+    """Why there is nothing left of the newest run, if one is known."""
+    if left.last is None:
+        return ""
+    run = left.last.run_id
+    return f": what run {run} left, others have done since" if left.last.open else f": run {run} came to its end"

@@ -82,7 +82,8 @@ def _project_file(path: Path) -> Path:
     hint = (
         f"rename {other} to {PROJECT_FILE}" if other.is_file() else "`strandline init` writes a project to start from"
     )
-    where = f"no {PROJECT_FILE} in {path}" if path.is_dir() else f"no file {path}"
+    kind = "file" if path.suffix in (".yaml", ".yml") else "folder"
+    where = f"no {PROJECT_FILE} in {path}" if path.is_dir() else f"no {kind} {path}"
     raise ConfigError(Problem(f"there is {where}", hint=hint))
 
 

@@ -19,6 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from strandline.control import fence
 from strandline.control.ledger import BY_HAND, FORMERLY, SINCE, ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
+from strandline.engine.control_faults import unreadable, unwritable
 from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict, Fenced, taken
 from strandline.faults import point
@@ -59,7 +60,7 @@ class DeltaStore:
 
         def write() -> bool:
             table = _opened(self.folder / "etl_control")
-            there = [ControlRow(**r) for r in delta_rows(table).to_pylist()] if table else []
+            there = [ControlRow(**r) for r in self._rows("etl_control", table)]
             node, project = rows[0].node, rows[0].project or ""
             before = [r for r in there if r.by(project, node)]
             new = fence.merged(before, rows)
@@ -94,7 +95,7 @@ class DeltaStore:
 
         def write() -> None:
             table = _opened(self.folder / name)
-            there = [kind(**r) for r in delta_rows(table).to_pylist()] if table else []
+            there = [kind(**r) for r in self._rows(name, table)]
             mine = {tuple(getattr(r, k) for k in keys) for r in rows}
             kept = [r for r in there if tuple(getattr(r, k) for k in keys) not in mine]
             self._write(name, table, _arrow(kind, [*kept, *rows]), "overwrite")
@@ -130,7 +131,7 @@ class DeltaStore:
         return max(newer, key=lambda r: (r.batch, r.version is not None), default=None)
 
     def _history(self, table: DeltaTable | None, app_id: str) -> list[RunRow]:
-        rows = delta_rows(table).to_pylist() if table else []
+        rows = self._rows("etl_runs", table)
         return [RunRow(**r) for r in rows if r["token"].rpartition("/")[0] == app_id]
 
     def _write(
@@ -174,11 +175,10 @@ class DeltaStore:
     def notebook(self) -> Notebook | None:
         found = {}
         for name in ("etl_changes", "etl_runs"):
-            place = str(self.folder / name)
-            try:
-                found[name] = (Table(name, place), DeltaTable(place).version())
-            except TableNotFoundError:
+            table = _opened(self.folder / name)
+            if table is None:
                 return None
+            found[name] = (Table(name, str(self.folder / name)), table.version())
         return Notebook(found["etl_changes"], found["etl_runs"])
 
     def changes(self, node: str | None = None, also: Collection[str] = ()) -> list[ChangeRow]:
@@ -211,19 +211,29 @@ class DeltaStore:
         return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)
 
     def _read(self, name: str) -> list[dict[str, Any]]:
-        table = _opened(self.folder / name)
-        return list(delta_rows(table).to_pylist()) if table else []
+        return self._rows(name, _opened(self.folder / name))
+
+    def _rows(self, name: str, table: DeltaTable | None) -> list[dict[str, Any]]:
+        if table is None:
+            return []
+        try:
+            return list(delta_rows(table).to_pylist())
+        except Exception as e:  # DataFusion's errors are plain Exceptions
+            raise unreadable(self.folder / name, e) from e
 
     def _retried(self, write: Callable[[], _T]) -> _T:
-        """Another process may commit at the same moment: look again and write again."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Another process may commit at the same moment: look again and write again. Nothing else passes by itself."""
         with self._lock:
             for attempt in itertools.count(1):
                 try:
+                    self.folder.mkdir(parents=True, exist_ok=True)
                     return write()
-                except (CommitFailedError, DeltaError) as e:
-                    if attempt == _TRIES or not _conflict(e):
-                        raise CommitConflict(f"the control tables cannot be written: {e}", hint="run again") from e
+                except (DeltaError, OSError) as e:
+                    if not _conflict(e):
+                        raise unwritable(self.folder, e) from e
+                    if attempt == _TRIES:
+                        text = f"others write the control tables in {self.folder} all the time"
+                        raise CommitConflict(text, hint="run again") from e
                     time.sleep(random.uniform(0.005, 0.05) * min(attempt, 10))  # noqa: S311 – spreads writers
         raise AssertionError("the last attempt returns or raises")
 
@@ -238,6 +248,8 @@ def _opened(place: Path) -> DeltaTable | None:
         return DeltaTable(str(place))
     except TableNotFoundError:
         return None
+    except (DeltaError, OSError) as e:
+        raise unreadable(place, e) from e
 
 
 def _conflict(error: Exception) -> bool:

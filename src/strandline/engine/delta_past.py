@@ -67,7 +67,7 @@ def unreadable(table: Table, version: int) -> str | None:
         return f"version {version} is no longer in its log"
     files = [] if "://" in table.location else delta_log.files_of(table, delta)
     gone = [file for file in files if not file.exists()]
-    return f"{len(gone)} of the {len(files)} files of version {version} were vacuumed" if gone else None
+    return f"{len(gone)} of the {len(files)} files of version {version} are gone, vacuumed or removed" if gone else None
 
 
 def rows_at(table: Table, version: int, key: Key) -> list[dict[str, Any]] | None:

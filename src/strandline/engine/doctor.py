@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,10 +22,12 @@ from strandline.engine.control_store import DeltaStore
 from strandline.errors import StrandlineError
 from strandline.plan.reading import table_of
 from strandline.plan.worth import could_follow, worth
+from strandline.refusal import advice
 
 _ALWAYS = ("pydantic", "sqlglot", "duckdb", "deltalake", "pyarrow", "sqlalchemy")
 _SPARK = {"pyspark": "4.1.", "delta-spark": "4.4.0"}
 _LEAST_MEMORY = 3 * 2**30
+_LEAST_ROOM = 2**20  # less than any commit needs
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class Check:
     fix: str | None = None
 
 
-def examine(project: Project, engine: str) -> Iterator[Check]:
-    """All checks, the cheap ones first."""
+def machine(engine: str) -> Iterator[Check]:
+    """What an engine needs, whatever the project."""
     yield Check("Python", sys.version_info >= (3, 11), sys.version.split()[0], "install Python 3.11 or newer")
     yield from (_package(name, "") for name in _ALWAYS)
     if engine == "spark":
@@ -45,6 +49,11 @@ def examine(project: Project, engine: str) -> Iterator[Check]:
         yield _told("Java", _java)
         yield _told("Spark jars", _jars)
     yield _memory(engine)
+
+
+def examine(project: Project, engine: str) -> Iterator[Check]:
+    """All checks, the cheap ones first."""
+    yield from machine(engine)
     for name, connection in project.config.connections.items():
         yield _told(f"connection {name}", lambda n=name, c=connection: _connection(project, n, c))  # type: ignore[misc]
     yield _told("control tables", lambda: _control(project))
@@ -57,7 +66,9 @@ def _told(name: str, look: Callable[[], str]) -> Check:
     except StrandlineError as e:
         return Check(name, False, e.message.splitlines()[0], e.hint or getattr(e, "problems", [e])[0].hint)
     except OSError as e:
-        return Check(name, False, f"{e.strerror}: {e.filename}", "check that the folder exists and may be written")
+        known = advice(e)
+        todo = known[1] if known else "check that the folder exists and may be written"
+        return Check(name, False, f"{e.strerror}: {e.filename}", todo)
 
 
 def _package(name: str, wanted: str) -> Check:
@@ -106,16 +117,29 @@ def _connection(project: Project, name: str, connection: SqlConnection | FilesCo
         if files is None:
             raise FileNotFoundError(2, "there is no such folder", str(folder))
         return f"{files:,} files"
-    near = next(p for p in (folder, *folder.parents) if p.exists())
-    if not os.access(near, os.W_OK):
-        raise PermissionError(13, "may not be written", str(near))
+    tables = (table_of(project, name, n.write.table) for n in project.config.nodes if n.write.connection == name)
+    _room_to_write(folder, [Path(t.location) for t in tables])
     return "may be written" if folder.exists() else "will be made by the first run"
+
+
+def _room_to_write(folder: Path, tables: Iterable[Path]) -> None:
+    """An error when a folder, or one of the tables in it, may not be written, or its disk is full."""
+    near = next(p for p in (folder, *folder.parents) if p.exists())
+    places = (near, *(p for table in tables for p in (table, table / "_delta_log") if p.exists()))
+    for place in places:
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "may not be written", str(place))
+    if (free := shutil.disk_usage(near).free) < _LEAST_ROOM:
+        raise OSError(errno.ENOSPC, f"{free // 1024:,} KB are left on the disk", str(near))
 
 
 def _control(project: Project) -> str:
     config = project.config
     folder = Path(resolve.control_location(config.connections, config.control, project.root))
-    rows = DeltaStore(folder).all_control()
+    store = DeltaStore(folder)
+    rows = store.all_control()
+    store.changes()  # reads the other two
+    _room_to_write(folder, folder.glob("etl_*"))
     running = sorted({r.node for r in rows if r.batch_status == "RUNNING"})
     note = f"; under way, or died and to be mended by the next run: {', '.join(running)}" if running else ""
     return f"{len({r.node for r in rows})} nodes recorded{note}" if rows else "none yet: made by the first run"

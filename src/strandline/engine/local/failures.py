@@ -12,6 +12,7 @@ from deltalake.exceptions import DeltaError
 from strandline.engine.base import FileSource
 from strandline.engine.faults import raise_fault, unreadable
 from strandline.errors import NodeError, ReadError, TableError, TransformError, UnknownColumn, panics_told
+from strandline.refusal import refused
 
 
 @contextmanager
@@ -28,8 +29,12 @@ def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
         raise_fault(str(e))
         if "CSV" in str(e) and (bad := unreadable(files)):
             raise bad from e
+        if known := refused(where, e):
+            raise known from e
         first = str(e).strip().splitlines()[0]
         raise TableError(f"{where}: {first}", hint="the table format (deltalake) said so; nothing was written") from e
+    except OSError as e:  # deltalake's own, too
+        raise refused(where, e) or e from e
 
 
 def _translate(error: duckdb.Error, text: str, where: str) -> NodeError:
@@ -39,6 +44,8 @@ def _translate(error: duckdb.Error, text: str, where: str) -> NodeError:
         names = re.findall(r'"([^"]+)"', known[1]) if known else []
         return UnknownColumn(missing[1], [n.split(".")[-1] for n in names], where="SQL")
     if isinstance(error, duckdb.IOException):
+        if refusal := refused(where, error):
+            return refusal
         return ReadError(f"{where}: {first.removeprefix('IO Error: ')}")
     if isinstance(error, duckdb.OutOfMemoryException):
         return NodeError(f"{where}: out of memory: {first}", hint="run it on engine: spark")
