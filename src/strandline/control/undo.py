@@ -132,7 +132,7 @@ def _found(history: Sequence[RunRow], mine: Sequence[RunRow], noted: set[tuple[s
 
 def _remark(row: RunRow) -> bool:
     """Does a row only tell that a run has finished the record of another?"""
-    return row.recovery is not None and not row.counts
+    return row.status == "recovered"
 
 
 def _finished(history: Sequence[RunRow], mine: Sequence[RunRow]) -> list[str]:
