@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from strandline.errors import ReadError, UndoRefused
+from strandline import faults
+from strandline.errors import CommitConflict, ReadError, UndoRefused
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
 
@@ -287,3 +288,48 @@ def test_extracts_carry_their_batch_once_somebody_compared_them(shop: Shop) -> N
     shop.run(bronze("append"))
     shop.run(silver())
     assert shop.gone() == [1]
+
+
+# --- a batch that is tried again ---------------------------------------------------------------------------
+
+
+def again(shop: Shop, node: Any, *ids: int) -> Any:
+    """A run whose first attempt fails right before its commit; for the second one the source holds these rows."""
+    passed = []
+
+    def fails_once(name: str, _node: str | None) -> None:
+        if name == "commit.before" and not passed:
+            passed.append(name)
+            shop.has(*ids, v="b")
+            raise CommitConflict("somebody else committed at the same moment")
+
+    with faults.armed(fails_once):
+        found = shop.run(node, retry={"attempts": 2, "wait": 0.0})
+    assert passed
+    return found
+
+
+def test_what_a_failed_attempt_missed_is_not_missed_by_its_retry(shop: Shop) -> None:
+    """With `confirm_runs: 2` a key that was seen by what landed is deleted after two more runs without it, not one."""
+    node = looking(max_delete_percent=None, confirm_runs=2)
+    shop.has(*range(6))
+    shop.run(node)
+    shop.has(*range(4), v="b")  # 4 and 5 are missing, and 5 only for a moment
+    assert again(shop, node, 0, 1, 2, 3, 5).deleted == 0
+    shop.has(*range(4), v="b")
+    assert shop.run(node).deleted == 1
+    assert shop.gone() == [4]
+    assert shop.run(node).deleted == 1
+    assert shop.gone() == [4, 5]
+
+
+@pytest.mark.parametrize("back", [(4,), (4, 5)], ids=["some", "all"])
+def test_what_a_failed_attempt_held_is_not_held_by_its_retry(shop: Shop, back: tuple[int, ...]) -> None:
+    """Its notes go, also when the second attempt has nothing to note."""
+    node = {**looking(max_delete_percent=10, on_threshold_breach="hold"), "change_log": "deletes"}
+    shop.has(*range(6))
+    shop.run(node)
+    shop.has(*range(4), v="b")
+    assert again(shop, node, *range(4), *back).held == 2 - len(back)
+    held = [row.key for rows in shop.project.holds().values() for row in rows]
+    assert held == ['{"id": 5}'][: 2 - len(back)]

@@ -42,10 +42,7 @@ class Lander:
         if state is not None:
             ready = replace(ready, coverage={**ready.coverage, TABLE: state.table_id})
         coverage, version, name, said = dict(ready.coverage), None, job.node.name, list(ready.warnings)
-        point("notes.before", name)
-        batch, run_id = self.this.token.batch, self.records.run_id
-        self.records.store.log_changes([replace(n, run_id=run_id, batch=batch) for n in ready.notes])
-        point("notes.after", name)
+        self._note(ready)
         if ready.events is not None:
             now = self.engine.describe(job.target) if changes.base is not None else None
             if changes.base is not None and (now is None or now.version != changes.base):
@@ -72,6 +69,15 @@ class Lander:
         made = version is not None or ready.events is not None or ready.recovery is not None
         end = Ending(counts, read, version, ready.versions, coverage, said, ready.recovery, made)
         return self.records.record(self.this, began, end)
+
+    def _note(self, ready: Ready) -> None:
+        """Note what happens to single rows; of a batch whose events landed before, that was done before them."""
+        token = self.this.token
+        point("notes.before", token.node)
+        if ready.recovery is None:
+            notes = [replace(n, run_id=token.run_id, batch=token.batch) for n in ready.notes]
+            self.records.store.log_changes(token, notes)
+        point("notes.after", token.node)
 
     def _version(self, ready: Ready) -> int | None:
         """The version of a table to which nothing was committed, but which may have got a system column."""

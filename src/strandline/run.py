@@ -248,7 +248,7 @@ class Runner(Recorder):
         reason = f"rejected by a person; held by run {holds[0].run_id}"
         told = replace(holds[0], run_id=self.run_id, node=job.node.name, batch=batch, verb="reject", reason=reason)
         told = replace(told, project=job.project.config.project)  # it was held under another name, perhaps
-        self.store.log_changes([replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds])
+        self.store.log_changes(this.token, [replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds])
         coverage = {k: v for k, v in this.memory().items() if k != UNDOES}
         if holds[0].target_table == job.target.label:
             coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))

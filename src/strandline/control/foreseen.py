@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from strandline.control import fence
 from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow, Store
+from strandline.types import Token
 
 
 class Foreseen:
@@ -42,7 +43,7 @@ class Foreseen:
     def ended(self, app_id: str, after: int) -> RunRow | None:
         return self._store.ended(app_id, after)
 
-    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
+    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
         """Not noted."""
 
     def changes(self, node: str | None = None) -> list[ChangeRow]:

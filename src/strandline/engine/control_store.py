@@ -23,7 +23,7 @@ from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict, Fenced, taken
 from strandline.faults import point
 from strandline.journal import log
-from strandline.types import Table
+from strandline.types import Table, Token
 
 _TRIES = 60
 _TIDY = 100  # commits from one tidying to the next
@@ -37,6 +37,7 @@ class DeltaStore:
     def __init__(self, folder: Path, project: str | None = None) -> None:
         self.folder = folder
         self.project = project  # whose records these are: several projects may keep theirs here; None: everybody's
+        self._noted: set[tuple[str, str, int]] = set()  # the batches for which this process has noted something
         self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
@@ -140,17 +141,21 @@ class DeltaStore:
         rows: pa.Table,
         mode: Literal["append", "overwrite"],
         number: list[Transaction] | None = None,
+        *,
+        replacing: str | None = None,
     ) -> None:
         """One commit, on exactly the version that was read: whoever is second fails, and looks again."""
         properties = CommitProperties(app_transactions=number, max_commit_retries=0)
         where = str(self.folder / name) if table is None else table
         tidy = table is not None and (table.version() + 1) % _TIDY == 0
         evolve: Any = "merge" if table is not None else None
+        how: Any = mode if table is not None else "error"
         write_deltalake(
             where,
             rows,
-            mode="error" if table is None else mode,
+            mode=how,
             schema_mode=evolve,
+            predicate=replacing,
             configuration=_PROPERTIES if table is None else None,
             commit_properties=properties,
         )
@@ -166,10 +171,21 @@ class DeltaStore:
         except (DeltaError, OSError) as e:  # somebody else is tidying, or writing: there will be another time
             log.debug("%s is not tidied: %s", name, e)
 
-    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
-        if rows:
-            place = self.folder / "etl_changes"
-            self._retried(lambda: self._write("etl_changes", _opened(place), _arrow(ChangeRow, rows), "append"))
+    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
+        """One commit: a node that is tried again keeps its number, so what the attempt before noted goes with it."""
+        mine = (token.run_id, token.node, token.batch)
+        before = _same(mine) if mine in self._noted else None
+        if not rows and before is None:
+            return
+        self._noted.add(mine)  # before it is written: a commit may land and its writer not hear of it
+
+        def write() -> None:
+            table = _opened(self.folder / "etl_changes")
+            replacing = before if table is not None else None
+            mode: Literal["append", "overwrite"] = "append" if replacing is None else "overwrite"
+            self._write("etl_changes", table, _arrow(ChangeRow, rows), mode, replacing=replacing)
+
+        self._retried(write)
 
     def notebook(self) -> Notebook | None:
         found = {}
@@ -238,6 +254,12 @@ def _opened(place: Path) -> DeltaTable | None:
         return DeltaTable(str(place))
     except TableNotFoundError:
         return None
+
+
+def _same(batch: tuple[str, str, int]) -> str:
+    """The condition that picks the rows of one batch, as deltalake reads it."""
+    run_id, node = (text.replace("'", "''") for text in batch[:2])
+    return f"run_id = '{run_id}' AND node = '{node}' AND batch = {batch[2]}"
 
 
 def _conflict(error: Exception) -> bool:
