@@ -606,3 +606,66 @@ def test_a_plan_from_before_the_death_is_stale(tmp_path: Path, pandas_platform: 
         loaded.follow(tmp_path / "x.plan", platform=pandas_platform)
     assert content(tmp_path) == [(1, "a")]
     agrees(tmp_path, ("a",))
+
+
+# --- a delete flag that is there, and not filled in --------------------------------------------------------
+
+
+def flagged(folder: Path, soft: bool) -> StrandlineProject:
+    """A table that gets a delete flag once its deletes are no longer hard."""
+    flag = {"soft_delete_col": "_is_deleted" if soft else None}
+    params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None, **flag}
+    steps = [{"operation": "detect_deletes", "params": params}]
+    write = {**LAKE, "table": "t", "mode": "upsert", "keys": ["id"]}
+    return make_project(folder, [{"name": "n", "read": READ, "transform": {"steps": steps}, "write": write}])
+
+
+def unflagged(folder: Path, platform: Any) -> None:
+    found = flagged(folder, soft=False)
+    land(folder, (1, "a"), (2, "b"), (3, "c"), (4, "d"))
+    found.run(platform=platform, check=True)
+
+
+def by_plan(found: StrandlineProject, folder: Path, platform: Any) -> None:
+    found.plan(platform=platform, out=folder / "x.plan")
+    found.follow(folder / "x.plan", platform=platform, check=True)
+
+
+def without_records(found: StrandlineProject, _folder: Path, platform: Any) -> None:
+    shutil.rmtree(found.store.folder)
+    found.run(platform=platform, check=True)
+
+
+def undone(found: StrandlineProject, folder: Path, platform: Any) -> None:
+    """Back to the first batch, which knew of no flag."""
+    found.undo(found.store.runs()[-1].run_id, platform=platform)
+    found.run(platform=platform, check=True)
+
+
+@pytest.mark.parametrize("then", [by_plan, without_records, undone])
+def test_a_flag_that_a_dead_runner_added_is_filled_in(tmp_path: Path, pandas_platform: Any, then: Callable) -> None:
+    unflagged(tmp_path, pandas_platform)
+    found = flagged(tmp_path, soft=True)
+    land(tmp_path, (1, "a"), (2, "B"), (3, "c"))
+    dies(found, pandas_platform, "alter.fill")
+    then(found, tmp_path, pandas_platform)
+    shown = {r["id"]: r["_is_deleted"] for r in read_table(tmp_path / "lake" / "t").rows}
+    assert shown == {1: False, 2: False, 3: False} | ({} if then is undone else {4: True})
+
+
+@pytest.mark.parametrize("soft", [True, False], ids=["same", "older"])
+def test_a_flag_that_was_added_since_the_look_is_filled_in(tmp_path: Path, pandas_platform: Any, soft: bool) -> None:
+    """Whoever adds it dies; the runner beside it has looked before, and may not even want the flag."""
+    unflagged(tmp_path, pandas_platform)
+    land(tmp_path, (1, "a"), (2, "B"), (3, "c"), (4, "d"), (5, "e"))
+    found, other = flagged(tmp_path, soft=soft), flagged(tmp_path, soft=True)
+    passed = []
+
+    def beside(name: str, _node: str | None) -> None:
+        if name == "judged" and not passed:
+            passed.append(name)
+            dies(other, pandas_platform, "alter.fill")
+
+    with faults.armed(beside):
+        found.run(platform=pandas_platform, check=True, retry=Retry(2, 0.0))
+    assert {r["_is_deleted"] for r in read_table(tmp_path / "lake" / "t").rows} == {False}

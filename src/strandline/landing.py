@@ -49,7 +49,7 @@ class Lander:
                 raise _overtaken(job.target, changes.base)  # before the events: once they landed, the table follows
             self._land_events(ready.events, coverage)
         commits = state is None or changes.counts is None or changes.counts.any
-        if state is not None and (ready.system or (ready.added and commits)):
+        if self._evolves(ready, commits=commits):
             with step(name, "evolve"):
                 self._unless_taken(job.target, partial(self._evolve, ready, commits=commits))
         if commits and state is not None and not state.feed and job.followed and changes.base is None:
@@ -81,7 +81,7 @@ class Lander:
 
     def _version(self, ready: Ready) -> int | None:
         """The version of a table to which nothing was committed, but which may have got a system column."""
-        now = self.engine.describe(self.job.target) if ready.system else self.state
+        now = self.engine.describe(self.job.target) if self._evolves(ready, commits=False) else self.state
         return now.version if now else None
 
     def _land_events(self, events: Landing, coverage: Mapping[str, Any]) -> None:
@@ -91,13 +91,24 @@ class Lander:
                 self.engine.alter(events.table, events.added, {})
             self._commit(events.table, events.changes, coverage)
 
+    def _evolves(self, ready: Ready, *, commits: bool) -> bool:
+        """Does the table get columns first, or a flag filled in? Who writes all of its rows fills it in with them."""
+        state, whole = self.state, commits and ready.changes.base is not None
+        return state is not None and bool(ready.system or (ready.added and commits) or (state.unfilled and not whole))
+
     def _evolve(self, ready: Ready, *, commits: bool) -> None:
-        """Add what the table still lacks: a runner that died or came second may have added some of it."""
+        """Add what the table still lacks: a runner that died or came second may have added some of it.
+
+        A flag that somebody has added is filled in by whoever comes next: the one who added it may be dead, whatever
+        the records say.
+        """
         name, target = self.job.node.name, self.job.target
         point("alter.before", name)
         now = self.engine.describe(target)
         added = [c for c in ready.added if commits and not (now and c.name in now.schema)]
         system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
+        if now and now.unfilled and (flag := now.schema.get(now.roles["deleted"])):
+            system["deleted"] = flag
         if added or system:
             self.engine.alter(target, added, system)
         point("alter.after", name)

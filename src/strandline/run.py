@@ -60,7 +60,6 @@ class Runner(Recorder):
             held = Counts(held=int(this.coverage().get("held", 0)))
             return self.record(this, began, Ending(held, 0, None, coverage=this.coverage()))
         with self.announced(job, this, began):
-            state = self._mended(job, engine, this, state)
             return self._batch(job, engine, this, state, began)
 
     def token(self, job: Job) -> Token:
@@ -165,15 +164,6 @@ class Runner(Recorder):
             return replace(this, token=token), end
         reads = tuple(found.coverage.get(ledger.READS, this.sources))  # the node writes another table by now
         return replace(this, token=token, target=found.target, sources=reads), end
-
-    def _mended(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> TableState | None:
-        """What a runner left that died while it gave the table new columns: a flag that is not filled in."""
-        died = ledger.unfinished(list(this.previous.values()))
-        if state is None or not died or "deleted" not in state.roles:
-            return state
-        flag = state.schema.get(state.roles["deleted"])
-        engine.alter(job.target, (), {"deleted": flag} if flag else {})
-        return engine.describe(job.target, this.token.app_id)
 
     def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, tuple[Planned, Entry] | None]:
         """What a run would do to this node's table, the table as it would be, and all that a run needs for it.

@@ -126,3 +126,4 @@ def add_columns(table: Table, add: Sequence[Column], system: Mapping[str, Column
     if "deleted" in system:
         flag = f'"{_q(system["deleted"].name)}"'
         DeltaTable(table.location).update(updates={flag: "false"}, predicate=f"{flag} IS NULL", commit_properties=ours)
+        delta_log.filled(table, system["deleted"].name)

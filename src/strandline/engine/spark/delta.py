@@ -115,6 +115,7 @@ def add_columns(session: SparkSession, target: Table, add: Sequence[Column], sys
         if "deleted" in system:
             flag = _tick(system["deleted"].name)
             session.sql(f"UPDATE {place} SET {flag} = false WHERE {flag} IS NULL")
+            delta_log.filled(target, system["deleted"].name)
 
 
 def _tick(name: str) -> str:
