@@ -54,7 +54,7 @@ class Lander:
                 self._unless_taken(job.target, partial(self._evolve, ready, commits=commits))
         if commits and state is not None and not state.feed and job.followed and changes.base is None:
             log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
-            delta_feed.enable(job.target)
+            self._unless_taken(job.target, partial(delta_feed.enable, job.target))
         if commits:
             with step(name, "apply"):
                 version, overlooked = self._apply(ready)
@@ -88,7 +88,7 @@ class Lander:
         """Commit the events of a history: from here on the batch has landed, whatever happens to this runner."""
         with step(self.job.node.name, "events"):
             if events.state is not None and events.added:
-                self.engine.alter(events.table, events.added, {})
+                self._unless_taken(events.table, partial(self.engine.alter, events.table, events.added, {}))
             self._commit(events.table, events.changes, coverage)
 
     def _evolves(self, ready: Ready, *, commits: bool) -> bool:

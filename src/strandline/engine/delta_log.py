@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
 from strandline.control.ledger import ORIGINS
@@ -155,7 +155,9 @@ def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
         if c.name not in there
     ]
     if fields:
-        delta.alter.add_columns(fields, commit_properties=CommitProperties(custom_metadata={"userMetadata": ALTERED}))
+        ours = CommitProperties(custom_metadata={"userMetadata": ALTERED})
+        with conflicts_told(table):
+            delta.alter.add_columns(fields, commit_properties=ours)
 
 
 def _mark(role: str) -> dict[str, str]:
@@ -165,7 +167,17 @@ def _mark(role: str) -> dict[str, str]:
 def filled(table: Table, flag: str) -> None:
     """A delete flag is no longer NULL in any row."""
     ours = CommitProperties(custom_metadata={"userMetadata": ALTERED})
-    DeltaTable(table.location).alter.set_column_metadata(flag, {_UNFILLED: "no"}, commit_properties=ours)
+    with conflicts_told(table):
+        DeltaTable(table.location).alter.set_column_metadata(flag, {_UNFILLED: "no"}, commit_properties=ours)
+
+
+@contextmanager
+def conflicts_told(table: Table) -> Iterator[None]:
+    """A commit that cannot land beside somebody else's becomes an error that is worth another attempt."""
+    try:
+        yield
+    except CommitFailedError as e:
+        raise CommitConflict(f"{table.label}: somebody else committed at the same moment", hint="run again") from e
 
 
 def _never_committed(path: Path) -> bool:

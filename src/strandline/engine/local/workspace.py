@@ -93,7 +93,8 @@ class LocalWorkspace:
         return delta_log.describe(table, app_id)
 
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-        delta.add_columns(table, add, system)
+        with translated(table.label, self.files):
+            delta.add_columns(table, add, system)
 
     def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
         with translated(table.label, self.files):
