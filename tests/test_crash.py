@@ -178,3 +178,21 @@ def test_a_table_that_changes_while_it_is_prepared(tmp_path, pandas_platform, mo
     expected = ("fenced", 4) if ended else ("success", 0)
     assert (result.nodes[0].status, result.exit_code) == expected, result.nodes[0].error
     assert sorted(r["id"] for r in read_table(tmp_path / "lake" / "t").rows if r.get("_is_current", True)) == [1, 2]
+
+
+def test_two_first_writes_that_both_fail(tmp_path, pandas_platform, monkeypatch):
+    """One removes the empty folder that the other is about to look at."""
+    from strandline.engine.local import delta
+
+    land(tmp_path, [(1, "a"), (1, "b")])
+    original, results = delta._write, []
+
+    def beside(*args):
+        if not results:
+            results.append(None)
+            results[0] = project(tmp_path, "upsert").run(platform=pandas_platform)
+        return original(*args)
+
+    monkeypatch.setattr(delta, "_write", beside)
+    results.append(project(tmp_path, "upsert").run(platform=pandas_platform))
+    assert [r.nodes[0].error["code"] for r in results] == ["duplicate_keys", "duplicate_keys"]

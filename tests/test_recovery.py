@@ -11,13 +11,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.crashing import Runs, agrees
 
-from strandline import faults
+from strandline import faults, recording
 from strandline.engine.staging import owner, staging, sweep
 from strandline.errors import CommitConflict, ReadError, SourceDown, StalePlan, StrandlineError, UsageError
 from strandline.project import StrandlineProject
@@ -445,6 +446,59 @@ def test_retry_after_a_kill(
     assert (loaded.store.folder / "_checkpoints").exists() == (checkpoints == "1")
 
 
+def test_retry_does_what_failed_after_an_earlier_batch_of_the_same_run(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any
+) -> None:
+    """The first attempt lands and its record fails; the second finishes that, and fails in a batch of its own."""
+    passed = []
+
+    def fails(name: str, node: str | None) -> None:
+        if node == "a" and name == "log.before" and not passed:
+            passed.append(name)
+            land(tmp_path, (1, "A"), (1, "twice"))
+            raise CommitConflict("the control tables cannot be written")
+
+    with faults.armed(fails):
+        result = loaded.run("a", platform=pandas_platform, retry=Retry(2, 0.0))
+    assert result.nodes[0].error["code"] == "duplicate_keys"
+    land(tmp_path, (1, "A"), (3, "c"), (4, "d"))
+    assert retried(loaded, pandas_platform) == [("a", "success")]
+
+
+@pytest.mark.parametrize("checkpoints", ["1", "0"])
+def test_retry_does_not_go_by_the_clock(
+    loaded: StrandlineProject, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch, checkpoints: str
+) -> None:
+    """What has failed is left also after a good run that was recorded while a clock was ahead."""
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
+    right = recording.now
+    monkeypatch.setattr(recording, "now", lambda: right() + timedelta(hours=1))
+    monkeypatch.setattr("strandline.run.now", lambda: right() + timedelta(hours=1))
+    loaded.run("c", platform=pandas_platform, check=True)
+    monkeypatch.undo()
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
+    dies(loaded, pandas_platform, "judged@c", select="c")
+    assert retried(loaded, pandas_platform) == [("c", "unchanged")]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_what_was_never_reached_is_left_whatever_the_clock_said(
+    loaded: StrandlineProject, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """A run that fails before it has announced anything leaves no row: its checkpoint knows how far the node was."""
+    dies(loaded, pandas_platform, "node.start@c", select="c")
+    if done:  # by a machine that keeps no checkpoints here, and whose clock is behind
+        right = recording.now
+        monkeypatch.setattr(recording, "now", lambda: right() - timedelta(hours=1))
+        monkeypatch.setattr("strandline.run.now", lambda: right() - timedelta(hours=1))
+        there = {p: p.read_bytes() for p in loaded._checkpoints.iterdir()}
+        loaded.run("c", platform=pandas_platform, check=True)
+        for path in set(loaded._checkpoints.iterdir()) - there.keys():
+            path.unlink()
+        monkeypatch.undo()
+    assert loaded.unfinished().nodes == ([] if done else ["c"])
+
+
 @pytest.mark.parametrize("checkpoints", ["1", "0"])
 @pytest.mark.parametrize("point", ["put.after@a", "checkpoint.before@a"])
 def test_retry_asks_the_records_too(
@@ -505,7 +559,19 @@ def test_an_older_run_that_is_still_at_work_stops_a_retry_too(loaded: Strandline
             loaded.unfinished()
 
 
-@pytest.mark.parametrize("text", ["", '{"run_id": "x"', "[]", '{"unknown": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"run_id": "x"',
+        "[]",
+        '{"unknown": 1}',
+        '{"run_id": "x", "nodes": null}',
+        '{"run_id": "x", "nodes": [["a"]]}',
+        '{"run_id": "x", "nodes": ["a"], "ended": ["a"]}',
+        '{"run_id": "x", "nodes": ["a"], "known": {"a": "1"}}',
+    ],
+)
 def test_a_checkpoint_that_cannot_be_read(loaded: StrandlineProject, pandas_platform: Any, text: str) -> None:
     dies(loaded, pandas_platform, "judged@a")
     max(loaded._checkpoints.iterdir()).write_text(text)

@@ -200,8 +200,8 @@ def creating(table: Table, *, new: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        if [p.name for p in path.iterdir()] == [_LOG]:
-            with suppress(OSError):  # no longer empty
+        with suppress(OSError):  # no longer empty; or gone, by another runner whose first write failed too
+            if [p.name for p in path.iterdir()] == [_LOG]:
                 (path / _LOG).rmdir()
                 path.rmdir()
 
