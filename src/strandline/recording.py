@@ -66,20 +66,21 @@ class Recorder:
     def record(self, this: Batch, began: float, end: Ending) -> NodeResult:
         """Write the batch into the history and make it the newest state."""
         result, end = _result(this, began, end), _ended(this, end)
-        done = ledger.control_rows(
-            this,
-            "SUCCESS",
-            now(),
-            rows_read=end.rows_read,
-            rows_written=end.counts.written,
-            versions=end.versions,
-            coverage=end.coverage,
-        )
         node = this.token.node
         with step(node, "record"):
             point("log.before", node)
-            self.log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
+            row = self.log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
             point("log.after", node)
+            result, coverage = _as_told(result, row), json.loads(row.coverage or "{}")
+            done = ledger.control_rows(
+                this,
+                "SUCCESS",
+                now(),
+                rows_read=end.rows_read,
+                rows_written=end.counts.written,
+                versions=end.versions,
+                coverage=coverage,
+            )
             point("put.before", node)
             self.store.put(done)
             point("put.after", node)
@@ -102,8 +103,8 @@ class Recorder:
         coverage: Mapping[str, Any],
         error: str | None,
         recovery: str | None = None,
-    ) -> None:
-        self.store.log(self.row(this, result, coverage, error, recovery))
+    ) -> RunRow:
+        return self.store.log(self.row(this, result, coverage, error, recovery))
 
     @staticmethod
     def row(
@@ -151,6 +152,15 @@ def _result(this: Batch, began: float, end: Ending) -> NodeResult:
         version=end.version,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(end.warnings),
+    )
+
+
+def _as_told(result: NodeResult, row: RunRow) -> NodeResult:
+    """The result as the history has it: a person may have decided meanwhile on what the batch held."""
+    if row.held == result.held:
+        return result
+    return replace(
+        result, status="held" if row.held else "success", held=row.held, warnings=json.loads(row.warnings or "[]")
     )
 
 

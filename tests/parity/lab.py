@@ -65,8 +65,9 @@ class MemoryStore:
         mine = (r for r in reversed(self.logged) if r.counts and r.token.rpartition("/")[0] == app_id)
         return next((r for r in mine if r.batch > after), None)
 
-    def log(self, row: RunRow) -> None:
+    def log(self, row: RunRow) -> RunRow:
         self.logged.append(row)
+        return row
 
     def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
         self.noted += rows

@@ -139,8 +139,11 @@ class Store(Protocol):
     def put(self, rows: Sequence[ControlRow]) -> bool:
         """Replace the state of these targets and sources, unless the records have gone further: then False."""
 
-    def log(self, row: RunRow) -> None:
-        """Add a batch to the history, once; raises Fenced when another run has ended this number."""
+    def log(self, row: RunRow) -> RunRow:
+        """Add a batch to the history, once; raises Fenced when another run has ended this number.
+
+        Returns it as it is told there: with what a person has decided under its number meanwhile.
+        """
 
     def ended(self, app_id: str, after: int) -> RunRow | None:
         """The newest batch of a node that the history knows, if its number is higher than this."""

@@ -17,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.control import fence
+from strandline.control.holds import carried_over, with_decisions
 from strandline.control.ledger import BY_HAND, FORMERLY, SINCE, ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
 from strandline.engine.delta_rows import delta_rows
@@ -102,26 +103,39 @@ class DeltaStore:
 
         self._retried(write)
 
-    def log(self, row: RunRow) -> None:
+    def log(self, row: RunRow) -> RunRow:
         """One ending of a number: its commit carries the number, and lands only on what was read."""
         app_id = row.token.rpartition("/")[0]
 
-        def write() -> None:
+        def write() -> RunRow:
             table = _opened(self.folder / "etl_runs")
             last = (table.transaction_version(app_id) if table else None) or 0
             told = row
             if row.counts and last >= row.batch:
                 history = self._history(table, app_id)
-                if any((r.run_id, r.batch) == (row.run_id, row.batch) and r.counts for r in history):
-                    return
+                if there := next((r for r in history if r.by == row.by and r.counts), None):
+                    return there
                 if other := fence.held_by_another(history, row):
                     raise Fenced(taken(row.node, row.batch, other.run_id))
-                told = replace(row, takes_back=row.takes_back or fence.outdone(history, row))
+                if row.takes_back is None and (quiet := fence.outdone(history, row)):
+                    told = self._deciding(replace(row, takes_back=quiet))
             point("control.write", row.node)
             number = [Transaction(app_id, row.batch)] if row.counts and row.batch > last else None
             self._write("etl_runs", table, _arrow(RunRow, [told]), "append", number)
+            return told
 
-        self._retried(write)
+        return self._retried(write)
+
+    def _deciding(self, row: RunRow) -> RunRow:
+        """A batch whose commit outdoes a quiet ending; what a person rejected is noted for it, before it counts."""
+        noted = [ChangeRow(**r) for r in self._read("etl_changes") if r["run_id"] in (row.run_id, row.takes_back)]
+        kept = carried_over(row, noted)
+        if not kept:
+            return row
+        before = f"{_same((row.run_id, row.node, row.batch))} AND verb = 'reject'"  # of a runner that died after this
+        table = _opened(self.folder / "etl_changes")
+        self._write("etl_changes", table, _arrow(ChangeRow, kept), "overwrite", replacing=before)
+        return with_decisions(row, kept)
 
     def ended(self, app_id: str, after: int) -> RunRow | None:
         table = _opened(self.folder / "etl_runs")
