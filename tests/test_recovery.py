@@ -150,6 +150,53 @@ def test_status_tells_what_was_found_and_done(tmp_path: Path, pandas_platform: A
         assert state["status"] == "SUCCESS"
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("point", ["commit.after", "put.before"])
+def test_whoever_finishes_a_record_does_not_claim_its_rows(
+    tmp_path: Path, pandas_platform: Any, mode: str, point: str
+) -> None:
+    """The rows are those of the run that died; the history and the result of each run say the same."""
+    loaded = project(tmp_path, mode)
+    land(tmp_path, (1, "a"), (2, "b"))
+    dies(loaded, pandas_platform, f"{point}@a", select="a")
+    dead = loaded.store.all_runs()[-1].run_id
+    result = loaded.run("a", platform=pandas_platform)
+    node = result.nodes[0]
+    assert (node.status, node.inserted, node.updated, node.version) == ("unchanged", 0, 0, None)
+    told = {
+        "commit.after": "which had landed before its runner died",
+        "put.before": "which was in the history only",
+    }
+    assert node.warnings == [f"finished the record of batch 1 (2 rows inserted by run {dead}), {told[point]}"]
+    rows = [r for r in loaded.store.runs() if r.status != "failed"]
+    inserted = {run_id: sum(r.inserted for r in rows if r.run_id == run_id) for run_id in (dead, result.run_id)}
+    assert inserted == {dead: 2, result.run_id: 0}
+
+
+@pytest.mark.parametrize(("mode", "later"), [("append", False), ("upsert", False), ("upsert", True)])
+@pytest.mark.parametrize("point", ["log.before", "put.before"])
+def test_what_an_earlier_attempt_landed_is_counted(
+    tmp_path: Path, pandas_platform: Any, point: str, mode: str, later: bool
+) -> None:
+    """A run whose record fails once finishes it in its next attempt: the rows are its own, with what comes after."""
+    loaded = project(tmp_path, mode)
+    land(tmp_path, (1, "a"), (2, "b"))
+    passed = []
+
+    def fails_once(name: str, node: str | None) -> None:
+        if (name, node) == (point, "a") and not passed:
+            passed.append(name)
+            if later:
+                land(tmp_path, (1, "A"), (2, "b"), (3, "c"))
+            raise CommitConflict("the control tables cannot be written")
+
+    with faults.armed(fails_once):
+        result = loaded.run("a", platform=pandas_platform, retry=Retry(2, 0.0), check=True).nodes[0]
+    assert passed
+    counts = (result.status, result.inserted, result.updated, result.version)
+    assert counts == (("success", 3, 1, 1) if later else ("success", 2, 0, 0))
+
+
 # --- staged files ------------------------------------------------------------------------------------------
 
 

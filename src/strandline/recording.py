@@ -38,6 +38,43 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Recovered:
+    """A batch whose record was finished on the way: of a runner that died, or of an earlier attempt of this run."""
+
+    batch: int
+    run_id: str
+    result: NodeResult
+    why: str
+
+    @property
+    def remark(self) -> str:
+        """What is told of another run's batch: its rows are not those of whoever finished its record."""
+        counts = {v: getattr(self.result, v) for v in ("inserted", "updated", "deleted", "reopened")}
+        done = ", ".join(f"{n} row{'s' if n > 1 else ''} {verb}" for verb, n in counts.items() if n)
+        whose = f"{done or 'nothing changed'} by run {self.run_id}"
+        return f"finished the record of batch {self.batch} ({whose}), {self.why}"
+
+    def beside(self, result: NodeResult, run_id: str) -> NodeResult:
+        """The result of a run that has finished this record first; what it had done itself before is its own."""
+        mine = self.result
+        if self.run_id != run_id:
+            return replace(result, warnings=[self.remark, *result.warnings])
+        version = mine.version if result.version is None else result.version
+        read = [n for n in (mine.rows_read, result.rows_read) if n is not None]
+        return replace(
+            result,
+            status="held" if result.held else "success" if version is not None else "unchanged",
+            rows_read=sum(read) if read else None,
+            inserted=mine.inserted + result.inserted,
+            updated=mine.updated + result.updated,
+            deleted=mine.deleted + result.deleted,
+            reopened=mine.reopened + result.reopened,
+            version=version,
+            warnings=[*mine.warnings, *result.warnings],
+        )
+
+
+@dataclass(frozen=True)
 class Recorder:
     """Writes the records of one run."""
 
