@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from strandline import faults
+from strandline.retry import Retry
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -126,3 +128,71 @@ def test_two_runners_of_one_batch(tmp_path, pandas_platform, monkeypatch):
     assert result.exit_code == 4
     assert content(tmp_path) == [(1, "a"), (2, "b")]
     assert project(tmp_path, "append").store.control("n")[0].batch_status == "SUCCESS"
+
+
+def evolving(folder, kind):
+    """A table that the next batch prepares first: its own columns, those of its events, or its change feed."""
+    columns = {"id": "bigint", "at": "timestamp"}
+    read = {"connection": "files", "path": "rows.csv", "schema": columns}
+    history = {"mode": "scd2", "effective_at": "at"} if kind == "events" else {"mode": "upsert"}
+    write = {"connection": "lake", "table": "t", **history, "keys": ["id"]}
+    follow = {"connection": "lake", "table": "t", "alias": "t", "cdc_strategy": "cdf", "primary_keys": ["id"]}
+    into = {"connection": "lake", "table": "f", "mode": "upsert", "keys": ["id"]}
+    follower = {"name": "f", "sources": [follow], "transformation_sql": "SELECT id FROM t", "write": into}
+    more = [follower] if kind == "feed" else []
+    return make_project(folder, [{"name": "n", "read": read, "write": write}, *more])
+
+
+@pytest.mark.parametrize("other", ["a runner", "somebody"])
+@pytest.mark.parametrize("kind", ["column", "events", "feed"])
+def test_a_table_that_changes_while_it_is_prepared(tmp_path, pandas_platform, monkeypatch, kind, other):
+    """Another runner of the same batch holds it then: exit code 4; a stranger's change is gone along with."""
+    from deltalake import DeltaTable
+
+    from strandline.engine import delta_feed
+    from strandline.engine.local import delta
+
+    found = evolving(tmp_path, kind)
+    (tmp_path / "landing" / "rows.csv").write_text("id,at\n1,2024-01-01\n")
+    found.run("n", platform=pandas_platform, check=True)
+    table = str(tmp_path / "lake" / ("t__events" if kind == "events" else "t"))
+    if kind == "feed":
+        DeltaTable(table).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+    (tmp_path / "landing" / "rows.csv").write_text("id,at,w\n1,2024-01-01,x\n2,2024-01-02,y\n")
+    passed, ended = [], []
+
+    def opened(*args, **how):
+        mine = DeltaTable(*args, **how)
+        if passed == ["notes.after"]:
+            passed.append("opened")
+            if other == "a runner":
+                ended.append(evolving(tmp_path, kind).run("n", platform=pandas_platform, check=True))
+            else:
+                DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
+        return mine
+
+    monkeypatch.setattr(delta_feed if kind == "feed" else delta, "DeltaTable", opened)
+    with faults.armed(lambda name, _: None if passed or name != "notes.after" else passed.append(name)):
+        result = found.run("n", platform=pandas_platform, retry=Retry(2, 0.0))
+    assert passed == ["notes.after", "opened"]
+    expected = ("fenced", 4) if ended else ("success", 0)
+    assert (result.nodes[0].status, result.exit_code) == expected, result.nodes[0].error
+    assert sorted(r["id"] for r in read_table(tmp_path / "lake" / "t").rows if r.get("_is_current", True)) == [1, 2]
+
+
+def test_two_first_writes_that_both_fail(tmp_path, pandas_platform, monkeypatch):
+    """One removes the empty folder that the other is about to look at."""
+    from strandline.engine.local import delta
+
+    land(tmp_path, [(1, "a"), (1, "b")])
+    original, results = delta._write, []
+
+    def beside(*args):
+        if not results:
+            results.append(None)
+            results[0] = project(tmp_path, "upsert").run(platform=pandas_platform)
+        return original(*args)
+
+    monkeypatch.setattr(delta, "_write", beside)
+    results.append(project(tmp_path, "upsert").run(platform=pandas_platform))
+    assert [r.nodes[0].error["code"] for r in results] == ["duplicate_keys", "duplicate_keys"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.errors import ReadError, UndoRefused
+from strandline import faults
+from strandline.errors import CommitConflict, ReadError, StrandlineError, UndoRefused
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
 
@@ -287,3 +289,102 @@ def test_extracts_carry_their_batch_once_somebody_compared_them(shop: Shop) -> N
     shop.run(bronze("append"))
     shop.run(silver())
     assert shop.gone() == [1]
+
+
+# --- a batch that is tried again ---------------------------------------------------------------------------
+
+
+def again(shop: Shop, node: Any, *ids: int) -> Any:
+    """A run whose first attempt fails right before its commit; for the second one the source holds these rows."""
+    passed = []
+
+    def fails_once(name: str, _node: str | None) -> None:
+        if name == "commit.before" and not passed:
+            passed.append(name)
+            shop.has(*ids, v="b")
+            raise CommitConflict("somebody else committed at the same moment")
+
+    with faults.armed(fails_once):
+        found = shop.run(node, retry={"attempts": 2, "wait": 0.0})
+    assert passed
+    return found
+
+
+def test_what_a_failed_attempt_missed_is_not_missed_by_its_retry(shop: Shop) -> None:
+    """With `confirm_runs: 2` a key that was seen by what landed is deleted after two more runs without it, not one."""
+    node = looking(max_delete_percent=None, confirm_runs=2)
+    shop.has(*range(6))
+    shop.run(node)
+    shop.has(*range(4), v="b")  # 4 and 5 are missing, and 5 only for a moment
+    assert again(shop, node, 0, 1, 2, 3, 5).deleted == 0
+    shop.has(*range(4), v="b")
+    assert shop.run(node).deleted == 1
+    assert shop.gone() == [4]
+    assert shop.run(node).deleted == 1
+    assert shop.gone() == [4, 5]
+
+
+@pytest.mark.parametrize("back", [(4,), (4, 5)], ids=["some", "all"])
+def test_what_a_failed_attempt_held_is_not_held_by_its_retry(shop: Shop, back: tuple[int, ...]) -> None:
+    """Its notes go, also when the second attempt has nothing to note."""
+    node = {**looking(max_delete_percent=10, on_threshold_breach="hold"), "change_log": "deletes"}
+    shop.has(*range(6))
+    shop.run(node)
+    shop.has(*range(4), v="b")
+    assert again(shop, node, *range(4), *back).held == 2 - len(back)
+    held = [row.key for rows in shop.project.holds().values() for row in rows]
+    assert held == ['{"id": 5}'][: 2 - len(back)]
+
+
+# --- a decision beside a run -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
+def test_a_rejection_stays_beside_a_run_that_commits_the_same_number(shop: Shop, dies: bool) -> None:
+    """The commit outdoes the ending of the rejection, and could not see it: it belongs to that batch from then on."""
+    node = looking(max_delete_percent=5, on_threshold_breach="hold")
+    shop.has(*range(10))
+    shop.run(node)
+    shop.has(*range(2, 10))
+    shop.run(node)
+    holder, passed = shop.last.run_id, []
+
+    def rejected(name: str, _node: str | None) -> None:
+        if name == "commit.before" and not passed:
+            passed.append(shop.project.reject(holder).exit_code)
+        if name == "log.before" and dies and passed == [0]:
+            passed.append(name)
+            raise faults.InjectedFault(name)
+
+    shop.has(*range(1, 10), v="b")  # 1 is back, and seen by what lands; 0 is not
+    with faults.armed(rejected), suppress(StrandlineError):
+        shop.run(node)
+    assert passed[0] == 0
+    assert shop.run(node).held == 0
+    assert shop.project.holds() == {}
+    told = {(row.verb, row.key): row.reason for row in shop.project.store.changes() if row.verb in ("seen", "reject")}
+    assert sorted(told) == [("reject", '{"id": 0}'), ("seen", '{"id": 1}')]
+    assert f"held by run {holder}; decided by run" in told["reject", '{"id": 0}']
+    shop.has(*range(2, 10), v="c")
+    assert shop.run(node).held == 1  # 1 was seen since: its delete is held anew; 0 stays silent
+    assert shop.gone() == []
+
+
+def test_undoing_the_run_that_took_a_rejection_over_opens_the_hold_again(shop: Shop) -> None:
+    node = looking(max_delete_percent=5, on_threshold_breach="hold")
+    shop.has(*range(10))
+    shop.run(node)
+    shop.has(*range(2, 10))
+    shop.run(node)
+    holder, passed = shop.last.run_id, []
+
+    def rejected(name: str, _node: str | None) -> None:
+        if name == "commit.before" and not passed:
+            passed.append(shop.project.reject(holder).exit_code)
+
+    shop.has(*range(2, 10), v="b")
+    with faults.armed(rejected):
+        assert shop.run(node).held == 0
+    assert any("a person has decided so in run" in w for w in shop.last.nodes[0].warnings)
+    shop.project.undo(shop.last.run_id, platform=shop.platform)
+    assert [len(rows) for rows in shop.project.holds().values()] == [2]

@@ -61,6 +61,7 @@ def test_what_people_ask_for_beside_it(does: tuple[str, str], crashes: int, grow
         ("look_again", ("run", "undo"), "an undo has destroyed what run"),
         ("look_again", ("approve", "reject"), "is decided twice"),
         ("base", ("run", "undo"), "an undo has destroyed what run -1"),
+        ("carried_over", ("run", "reject"), "what was rejected is open again"),
         ("data_beats_quiet", ("approve", "reject"), "was told that it has written nothing, and has"),
     ],
 )

@@ -11,13 +11,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.crashing import Runs, agrees
 
-from strandline import faults
+from strandline import faults, recording
 from strandline.engine.staging import owner, staging, sweep
 from strandline.errors import CommitConflict, ReadError, SourceDown, StalePlan, StrandlineError, UsageError
 from strandline.project import StrandlineProject
@@ -147,6 +148,53 @@ def test_status_tells_what_was_found_and_done(tmp_path: Path, pandas_platform: A
         state = next(s for s in _states(loaded) if s["name"] == "a")
         assert (state["recovery"] and state["recovery"]["done"]) == text
         assert state["status"] == "SUCCESS"
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("point", ["commit.after", "put.before"])
+def test_whoever_finishes_a_record_does_not_claim_its_rows(
+    tmp_path: Path, pandas_platform: Any, mode: str, point: str
+) -> None:
+    """The rows are those of the run that died; the history and the result of each run say the same."""
+    loaded = project(tmp_path, mode)
+    land(tmp_path, (1, "a"), (2, "b"))
+    dies(loaded, pandas_platform, f"{point}@a", select="a")
+    dead = loaded.store.all_runs()[-1].run_id
+    result = loaded.run("a", platform=pandas_platform)
+    node = result.nodes[0]
+    assert (node.status, node.inserted, node.updated, node.version) == ("unchanged", 0, 0, None)
+    told = {
+        "commit.after": "which had landed before its runner died",
+        "put.before": "which was in the history only",
+    }
+    assert node.warnings == [f"finished the record of batch 1 (2 rows inserted by run {dead}), {told[point]}"]
+    rows = [r for r in loaded.store.runs() if r.status != "failed"]
+    inserted = {run_id: sum(r.inserted for r in rows if r.run_id == run_id) for run_id in (dead, result.run_id)}
+    assert inserted == {dead: 2, result.run_id: 0}
+
+
+@pytest.mark.parametrize(("mode", "later"), [("append", False), ("upsert", False), ("upsert", True)])
+@pytest.mark.parametrize("point", ["log.before", "put.before"])
+def test_what_an_earlier_attempt_landed_is_counted(
+    tmp_path: Path, pandas_platform: Any, point: str, mode: str, later: bool
+) -> None:
+    """A run whose record fails once finishes it in its next attempt: the rows are its own, with what comes after."""
+    loaded = project(tmp_path, mode)
+    land(tmp_path, (1, "a"), (2, "b"))
+    passed = []
+
+    def fails_once(name: str, node: str | None) -> None:
+        if (name, node) == (point, "a") and not passed:
+            passed.append(name)
+            if later:
+                land(tmp_path, (1, "A"), (2, "b"), (3, "c"))
+            raise CommitConflict("the control tables cannot be written")
+
+    with faults.armed(fails_once):
+        result = loaded.run("a", platform=pandas_platform, retry=Retry(2, 0.0), check=True).nodes[0]
+    assert passed
+    counts = (result.status, result.inserted, result.updated, result.version)
+    assert counts == (("success", 3, 1, 1) if later else ("success", 2, 0, 0))
 
 
 # --- staged files ------------------------------------------------------------------------------------------
@@ -445,6 +493,59 @@ def test_retry_after_a_kill(
     assert (loaded.store.folder / "_checkpoints").exists() == (checkpoints == "1")
 
 
+def test_retry_does_what_failed_after_an_earlier_batch_of_the_same_run(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any
+) -> None:
+    """The first attempt lands and its record fails; the second finishes that, and fails in a batch of its own."""
+    passed = []
+
+    def fails(name: str, node: str | None) -> None:
+        if node == "a" and name == "log.before" and not passed:
+            passed.append(name)
+            land(tmp_path, (1, "A"), (1, "twice"))
+            raise CommitConflict("the control tables cannot be written")
+
+    with faults.armed(fails):
+        result = loaded.run("a", platform=pandas_platform, retry=Retry(2, 0.0))
+    assert result.nodes[0].error["code"] == "duplicate_keys"
+    land(tmp_path, (1, "A"), (3, "c"), (4, "d"))
+    assert retried(loaded, pandas_platform) == [("a", "success")]
+
+
+@pytest.mark.parametrize("checkpoints", ["1", "0"])
+def test_retry_does_not_go_by_the_clock(
+    loaded: StrandlineProject, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch, checkpoints: str
+) -> None:
+    """What has failed is left also after a good run that was recorded while a clock was ahead."""
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
+    right = recording.now
+    monkeypatch.setattr(recording, "now", lambda: right() + timedelta(hours=1))
+    monkeypatch.setattr("strandline.run.now", lambda: right() + timedelta(hours=1))
+    loaded.run("c", platform=pandas_platform, check=True)
+    monkeypatch.undo()
+    monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
+    dies(loaded, pandas_platform, "judged@c", select="c")
+    assert retried(loaded, pandas_platform) == [("c", "unchanged")]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_what_was_never_reached_is_left_whatever_the_clock_said(
+    loaded: StrandlineProject, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """A run that fails before it has announced anything leaves no row: its checkpoint knows how far the node was."""
+    dies(loaded, pandas_platform, "node.start@c", select="c")
+    if done:  # by a machine that keeps no checkpoints here, and whose clock is behind
+        right = recording.now
+        monkeypatch.setattr(recording, "now", lambda: right() - timedelta(hours=1))
+        monkeypatch.setattr("strandline.run.now", lambda: right() - timedelta(hours=1))
+        there = {p: p.read_bytes() for p in loaded._checkpoints.iterdir()}
+        loaded.run("c", platform=pandas_platform, check=True)
+        for path in set(loaded._checkpoints.iterdir()) - there.keys():
+            path.unlink()
+        monkeypatch.undo()
+    assert loaded.unfinished().nodes == ([] if done else ["c"])
+
+
 @pytest.mark.parametrize("checkpoints", ["1", "0"])
 @pytest.mark.parametrize("point", ["put.after@a", "checkpoint.before@a"])
 def test_retry_asks_the_records_too(
@@ -505,7 +606,19 @@ def test_an_older_run_that_is_still_at_work_stops_a_retry_too(loaded: Strandline
             loaded.unfinished()
 
 
-@pytest.mark.parametrize("text", ["", '{"run_id": "x"', "[]", '{"unknown": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"run_id": "x"',
+        "[]",
+        '{"unknown": 1}',
+        '{"run_id": "x", "nodes": null}',
+        '{"run_id": "x", "nodes": [["a"]]}',
+        '{"run_id": "x", "nodes": ["a"], "ended": ["a"]}',
+        '{"run_id": "x", "nodes": ["a"], "known": {"a": "1"}}',
+    ],
+)
 def test_a_checkpoint_that_cannot_be_read(loaded: StrandlineProject, pandas_platform: Any, text: str) -> None:
     dies(loaded, pandas_platform, "judged@a")
     max(loaded._checkpoints.iterdir()).write_text(text)
@@ -606,3 +719,66 @@ def test_a_plan_from_before_the_death_is_stale(tmp_path: Path, pandas_platform: 
         loaded.follow(tmp_path / "x.plan", platform=pandas_platform)
     assert content(tmp_path) == [(1, "a")]
     agrees(tmp_path, ("a",))
+
+
+# --- a delete flag that is there, and not filled in --------------------------------------------------------
+
+
+def flagged(folder: Path, soft: bool) -> StrandlineProject:
+    """A table that gets a delete flag once its deletes are no longer hard."""
+    flag = {"soft_delete_col": "_is_deleted" if soft else None}
+    params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None, **flag}
+    steps = [{"operation": "detect_deletes", "params": params}]
+    write = {**LAKE, "table": "t", "mode": "upsert", "keys": ["id"]}
+    return make_project(folder, [{"name": "n", "read": READ, "transform": {"steps": steps}, "write": write}])
+
+
+def unflagged(folder: Path, platform: Any) -> None:
+    found = flagged(folder, soft=False)
+    land(folder, (1, "a"), (2, "b"), (3, "c"), (4, "d"))
+    found.run(platform=platform, check=True)
+
+
+def by_plan(found: StrandlineProject, folder: Path, platform: Any) -> None:
+    found.plan(platform=platform, out=folder / "x.plan")
+    found.follow(folder / "x.plan", platform=platform, check=True)
+
+
+def without_records(found: StrandlineProject, _folder: Path, platform: Any) -> None:
+    shutil.rmtree(found.store.folder)
+    found.run(platform=platform, check=True)
+
+
+def undone(found: StrandlineProject, folder: Path, platform: Any) -> None:
+    """Back to the first batch, which knew of no flag."""
+    found.undo(found.store.runs()[-1].run_id, platform=platform)
+    found.run(platform=platform, check=True)
+
+
+@pytest.mark.parametrize("then", [by_plan, without_records, undone])
+def test_a_flag_that_a_dead_runner_added_is_filled_in(tmp_path: Path, pandas_platform: Any, then: Callable) -> None:
+    unflagged(tmp_path, pandas_platform)
+    found = flagged(tmp_path, soft=True)
+    land(tmp_path, (1, "a"), (2, "B"), (3, "c"))
+    dies(found, pandas_platform, "alter.fill")
+    then(found, tmp_path, pandas_platform)
+    shown = {r["id"]: r["_is_deleted"] for r in read_table(tmp_path / "lake" / "t").rows}
+    assert shown == {1: False, 2: False, 3: False} | ({} if then is undone else {4: True})
+
+
+@pytest.mark.parametrize("soft", [True, False], ids=["same", "older"])
+def test_a_flag_that_was_added_since_the_look_is_filled_in(tmp_path: Path, pandas_platform: Any, soft: bool) -> None:
+    """Whoever adds it dies; the runner beside it has looked before, and may not even want the flag."""
+    unflagged(tmp_path, pandas_platform)
+    land(tmp_path, (1, "a"), (2, "B"), (3, "c"), (4, "d"), (5, "e"))
+    found, other = flagged(tmp_path, soft=soft), flagged(tmp_path, soft=True)
+    passed = []
+
+    def beside(name: str, _node: str | None) -> None:
+        if name == "judged" and not passed:
+            passed.append(name)
+            dies(other, pandas_platform, "alter.fill")
+
+    with faults.armed(beside):
+        found.run(platform=pandas_platform, check=True, retry=Retry(2, 0.0))
+    assert {r["_is_deleted"] for r in read_table(tmp_path / "lake" / "t").rows} == {False}

@@ -483,7 +483,8 @@ def test_a_run_that_only_finished_a_record_names_the_run_to_undo(shop: Shop, poi
     with faults.armed(f"{point}@log:raise"):
         dead = shop.project.run("log", platform=shop.platform).run_id
     finished = shop.run(select="log")
-    assert [(n.name, n.inserted) for n in finished.nodes] == [("log", 1)]
+    assert [(n.name, n.status, n.inserted, n.version) for n in finished.nodes] == [("log", "unchanged", 0, None)]
+    assert f"(1 row inserted by run {dead})" in finished.nodes[0].warnings[0]
     remark = next(r for r in shop.project.store.runs() if r.run_id == finished.run_id)
     assert (remark.status, remark.inserted, remark.version) == ("recovered", 0, None)  # the rows are the dead run's
     for dry_run in (True, False):

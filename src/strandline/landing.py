@@ -42,22 +42,19 @@ class Lander:
         if state is not None:
             ready = replace(ready, coverage={**ready.coverage, TABLE: state.table_id})
         coverage, version, name, said = dict(ready.coverage), None, job.node.name, list(ready.warnings)
-        point("notes.before", name)
-        batch, run_id = self.this.token.batch, self.records.run_id
-        self.records.store.log_changes([replace(n, run_id=run_id, batch=batch) for n in ready.notes])
-        point("notes.after", name)
+        self._note(ready)
         if ready.events is not None:
             now = self.engine.describe(job.target) if changes.base is not None else None
             if changes.base is not None and (now is None or now.version != changes.base):
                 raise _overtaken(job.target, changes.base)  # before the events: once they landed, the table follows
             self._land_events(ready.events, coverage)
         commits = state is None or changes.counts is None or changes.counts.any
-        if state is not None and (ready.system or (ready.added and commits)):
+        if self._evolves(ready, commits=commits):
             with step(name, "evolve"):
                 self._unless_taken(job.target, partial(self._evolve, ready, commits=commits))
         if commits and state is not None and not state.feed and job.followed and changes.base is None:
             log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
-            delta_feed.enable(job.target)
+            self._unless_taken(job.target, partial(delta_feed.enable, job.target))
         if commits:
             with step(name, "apply"):
                 version, overlooked = self._apply(ready)
@@ -73,25 +70,45 @@ class Lander:
         end = Ending(counts, read, version, ready.versions, coverage, said, ready.recovery, made)
         return self.records.record(self.this, began, end)
 
+    def _note(self, ready: Ready) -> None:
+        """Note what happens to single rows; of a batch whose events landed before, that was done before them."""
+        token = self.this.token
+        point("notes.before", token.node)
+        if ready.recovery is None:
+            notes = [replace(n, run_id=token.run_id, batch=token.batch) for n in ready.notes]
+            self.records.store.log_changes(token, notes)
+        point("notes.after", token.node)
+
     def _version(self, ready: Ready) -> int | None:
         """The version of a table to which nothing was committed, but which may have got a system column."""
-        now = self.engine.describe(self.job.target) if ready.system else self.state
+        now = self.engine.describe(self.job.target) if self._evolves(ready, commits=False) else self.state
         return now.version if now else None
 
     def _land_events(self, events: Landing, coverage: Mapping[str, Any]) -> None:
         """Commit the events of a history: from here on the batch has landed, whatever happens to this runner."""
         with step(self.job.node.name, "events"):
             if events.state is not None and events.added:
-                self.engine.alter(events.table, events.added, {})
+                self._unless_taken(events.table, partial(self.engine.alter, events.table, events.added, {}))
             self._commit(events.table, events.changes, coverage)
 
+    def _evolves(self, ready: Ready, *, commits: bool) -> bool:
+        """Does the table get columns first, or a flag filled in? Who writes all of its rows fills it in with them."""
+        state, whole = self.state, commits and ready.changes.base is not None
+        return state is not None and bool(ready.system or (ready.added and commits) or (state.unfilled and not whole))
+
     def _evolve(self, ready: Ready, *, commits: bool) -> None:
-        """Add what the table still lacks: a runner that died or came second may have added some of it."""
+        """Add what the table still lacks: a runner that died or came second may have added some of it.
+
+        A flag that somebody has added is filled in by whoever comes next: the one who added it may be dead, whatever
+        the records say.
+        """
         name, target = self.job.node.name, self.job.target
         point("alter.before", name)
         now = self.engine.describe(target)
         added = [c for c in ready.added if commits and not (now and c.name in now.schema)]
         system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
+        if now and now.unfilled and (flag := now.schema.get(now.roles["deleted"])):
+            system["deleted"] = flag
         if added or system:
             self.engine.alter(target, added, system)
         point("alter.after", name)

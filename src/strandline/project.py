@@ -27,7 +27,7 @@ from strandline.journal import run_log
 from strandline.plan.graph import Graph, build
 from strandline.plan.reading import table_of
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
-from strandline.retry import Checkpoint, Left, Retry, folder_of, kept, left
+from strandline.retry import Checkpoint, Left, Retry, folder_of, kept, known, left
 from strandline.run import Runner
 from strandline.schedule import STOPS, walk
 from strandline.together import Together, with_others
@@ -100,7 +100,7 @@ class StrandlineProject:
         runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
         tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
         approvals = dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
-        checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, approvals, owner=staging.owner())
+        checkpoint = self._checkpoint(runner.run_id, chosen, approved=approvals)
         errors: list[StrandlineError] = []
 
         def batch(job: Job) -> NodeResult:
@@ -131,6 +131,11 @@ class StrandlineProject:
     @property
     def _checkpoints(self) -> Path:
         return folder_of(self.store.folder, self.config.config.project)
+
+    def _checkpoint(self, run_id: str, nodes: Sequence[str], **how: Any) -> Checkpoint:
+        """What a run is going to do, and how far its nodes had come before."""
+        before = known(nodes, self.store.all_control())
+        return Checkpoint(self._checkpoints, run_id, nodes, known=before, owner=staging.owner(), **how)
 
     def unfinished(self) -> Left:
         """What runs have left and nobody has done since: what failed or was never reached, and what waits for it.
@@ -219,7 +224,7 @@ class StrandlineProject:
         with staging.scratch("plan") as folder:
             plan = PlanFile.open(Path(path), self.config, folder)
             chosen = [n for n in self.graph.order if n in plan.entries or n in plan.skipped]
-            checkpoint = Checkpoint(self._checkpoints, runner.run_id, chosen, owner=staging.owner(), plan=True)
+            checkpoint = self._checkpoint(runner.run_id, chosen, plan=True)
 
             def work(name: str) -> NodeResult:
                 watch.started(name)

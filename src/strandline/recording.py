@@ -37,6 +37,43 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Recovered:
+    """A batch whose record was finished on the way: of a runner that died, or of an earlier attempt of this run."""
+
+    batch: int
+    run_id: str
+    result: NodeResult
+    why: str
+
+    @property
+    def remark(self) -> str:
+        """What is told of another run's batch: its rows are not those of whoever finished its record."""
+        counts = {v: getattr(self.result, v) for v in ("inserted", "updated", "deleted", "reopened")}
+        done = ", ".join(f"{n} row{'s' if n > 1 else ''} {verb}" for verb, n in counts.items() if n)
+        whose = f"{done or 'nothing changed'} by run {self.run_id}"
+        return f"finished the record of batch {self.batch} ({whose}), {self.why}"
+
+    def beside(self, result: NodeResult, run_id: str) -> NodeResult:
+        """The result of a run that has finished this record first; what it had done itself before is its own."""
+        mine = self.result
+        if self.run_id != run_id:
+            return replace(result, warnings=[self.remark, *result.warnings])
+        version = mine.version if result.version is None else result.version
+        read = [n for n in (mine.rows_read, result.rows_read) if n is not None]
+        return replace(
+            result,
+            status="held" if result.held else "success" if version is not None else "unchanged",
+            rows_read=sum(read) if read else None,
+            inserted=mine.inserted + result.inserted,
+            updated=mine.updated + result.updated,
+            deleted=mine.deleted + result.deleted,
+            reopened=mine.reopened + result.reopened,
+            version=version,
+            warnings=[*mine.warnings, *result.warnings],
+        )
+
+
+@dataclass(frozen=True)
 class Recorder:
     """Writes the records of one run."""
 
@@ -65,20 +102,21 @@ class Recorder:
     def record(self, this: Batch, began: float, end: Ending) -> NodeResult:
         """Write the batch into the history and make it the newest state."""
         result, end = _result(this, began, end), _ended(this, end)
-        done = ledger.control_rows(
-            this,
-            "SUCCESS",
-            now(),
-            rows_read=end.rows_read,
-            rows_written=end.counts.written,
-            versions=end.versions,
-            coverage=end.coverage,
-        )
         node = this.token.node
         with step(node, "record"):
             point("log.before", node)
-            self.log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
+            row = self.log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
             point("log.after", node)
+            result, coverage = _as_told(result, row), json.loads(row.coverage or "{}")
+            done = ledger.control_rows(
+                this,
+                "SUCCESS",
+                now(),
+                rows_read=end.rows_read,
+                rows_written=end.counts.written,
+                versions=end.versions,
+                coverage=coverage,
+            )
             point("put.before", node)
             self.store.put(done)
             point("put.after", node)
@@ -101,8 +139,8 @@ class Recorder:
         coverage: Mapping[str, Any],
         error: str | None,
         recovery: str | None = None,
-    ) -> None:
-        self.store.log(self.row(this, result, coverage, error, recovery))
+    ) -> RunRow:
+        return self.store.log(self.row(this, result, coverage, error, recovery))
 
     @staticmethod
     def row(
@@ -150,6 +188,15 @@ def _result(this: Batch, began: float, end: Ending) -> NodeResult:
         version=end.version,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(end.warnings),
+    )
+
+
+def _as_told(result: NodeResult, row: RunRow) -> NodeResult:
+    """The result as the history has it: a person may have decided meanwhile on what the batch held."""
+    if row.held == result.held:
+        return result
+    return replace(
+        result, status="held" if row.held else "success", held=row.held, warnings=json.loads(row.warnings or "[]")
     )
 
 

@@ -9,12 +9,13 @@ says. Of nodes that no checkpoint speaks of any more, the records tell.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +33,6 @@ from strandline.switches import enabled
 _T = TypeVar("_T")
 _KEPT = 20
 _NAMES = "[0-9]" * 8 + "-*.json"
-_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Checkpoint:
     run_id: str
     nodes: Sequence[str]
     approved: Mapping[str, str] = field(default_factory=dict)  # by node, the run whose held deletes it applies
+    known: Mapping[str, int] = field(default_factory=dict)  # by node, the newest finished batch when the run began
     ended: dict[str, str] = field(default_factory=dict)
     number: int = 1
-    began: str = ""
     owner: str = ""  # the process that works on it
     plan: bool = False  # it applies a plan
     over: bool = False  # nobody works on it any more
@@ -87,7 +87,6 @@ class Checkpoint:
 
     def begin(self) -> None:
         """Note what the run is going to do; old notes go."""
-        self.began = datetime.now(UTC).isoformat()
         earlier = sorted(self.folder.glob(_NAMES))
         if not enabled("CHECKPOINTS"):
             for old in earlier:  # they would speak for this run
@@ -115,10 +114,9 @@ class Checkpoint:
 
     def undone(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
         """What did not come to a good end here, and nobody has done since according to the records."""
-        began = datetime.fromisoformat(self.began) if self.began else _NEVER
         # a run of somebody else has not applied what this one was to approve
-        since = {n: _NEVER if n in self.approved else began for n in self.nodes}
-        return {n for n in self.open if not _done(n, self.run_id, since[n], history, control)}
+        known = {n: known for n, known in self.known.items() if n not in self.approved}
+        return {n for n in self.open if not _done(n, self.run_id, known.get(n), history, control)}
 
     def _write(self) -> None:
         facts = {
@@ -126,8 +124,8 @@ class Checkpoint:
             "nodes": list(self.nodes),
             "approved": dict(self.approved),
             "ended": self.ended,
+            "known": dict(self.known),
             "number": self.number,
-            "began": self.began,
             "owner": self.owner,
             "plan": self.plan,
             "over": self.over,
@@ -181,13 +179,25 @@ def kept(folder: Path) -> Kept:
     found, unreadable = [], []
     for file in sorted(folder.glob(_NAMES), reverse=True):
         try:
-            found.append(Checkpoint(folder, **json.loads(file.read_text(encoding="utf-8"))))
+            found.append(_checked(Checkpoint(folder, **json.loads(file.read_text(encoding="utf-8")))))
         except FileNotFoundError:  # a run that begins lets the oldest go
             continue
         except (ValueError, TypeError):
             unreadable.append(file.name)
     note = f"checkpoint {', '.join(unreadable)} cannot be read: the records tell what is left" if unreadable else None
     return Kept(found, note)
+
+
+def _checked(run: Checkpoint) -> Checkpoint:
+    """The checkpoint, if its facts are of the kinds that are written; else a TypeError."""
+    kinds = {"run_id": str, "nodes": list, "approved": dict, "ended": dict, "known": dict, "number": int, "owner": str}
+    names = run.nodes, run.approved, run.ended, run.known
+    if not all(isinstance(getattr(run, fact), kind) for fact, kind in kinds.items()):
+        raise TypeError("a fact is of another kind")
+    texts = [*itertools.chain(*names), *run.approved.values(), *run.ended.values()]
+    if not all(isinstance(t, str) for t in texts) or not all(isinstance(n, int) for n in run.known.values()):
+        raise TypeError("a name is not a text, or a number not a number")
+    return run
 
 
 def left(there: Kept, history: Sequence[RunRow], control: Sequence[ControlRow], graph: Graph) -> Left:
@@ -219,26 +229,33 @@ def _left_by(
 
 def left_by_records(history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
     """What failed when it was last tried, and what anybody has begun and not ended."""
-    tried: dict[str, RunRow] = {}
-    for row in history:  # the newest first
-        if (row.counts or row.status == "failed") and not _undoes(row):
-            tried.setdefault(row.node, row)
+    rows = [r for r in history if (r.counts or r.status == "failed") and not _undoes(r)]
+    # by their numbers, not by clocks; what failed and ended under one number is looked at below
+    tried = {r.node: r for r in sorted(rows, key=lambda r: (r.batch, r.status == "failed"))}
     failed = {n: r.run_id for n, r in tried.items() if r.status == "failed"}
     begun = {r.node for r in control if r.batch_status == "RUNNING" and ledger.number(r) > _finished(r.node, control)}
-    return {n for n, run_id in failed.items() if not _done(n, run_id, _NEVER, history, control)} | begun
+    return {n for n, run_id in failed.items() if not _done(n, run_id, None, history, control)} | begun
 
 
-def _done(node: str, run_id: str, since: datetime, history: Sequence[RunRow], control: Sequence[ControlRow]) -> bool:
+def _done(node: str, run_id: str, known: int | None, history: Sequence[RunRow], control: Sequence[ControlRow]) -> bool:
     """Has the run brought a node to its end, or another one since it failed there, or since it began?
 
-    What is in the history only is left, so that the next run finishes its record.
+    Numbers tell what came later, since clocks differ and are set: the run has failed at a number that nobody had ended
+    before, and `known` was the newest finished one when it began. What is in the history only is left, so that the
+    next run finishes its record.
     """
     rows, finished, alive = [r for r in history if r.node == node], _finished(node, control), counting(history)
-    since = max((r.completed_at for r in rows if r.run_id == run_id and r.status == "failed"), default=since)
-    mine = [r for r in rows if r.run_id == run_id and (run_id, node, r.batch) in alive]
+    failed = max((r.batch for r in rows if r.run_id == run_id and r.status == "failed"), default=0)
+    mine = [r for r in rows if r.run_id == run_id and r.batch >= failed and (run_id, node, r.batch) in alive]
+    first = failed or (known + 1 if known is not None else sys.maxsize)
     worked = [r for r in rows if r.counts and not _undoes(r) and (r.version is not None or r.rows_read != 0)]
-    others = [r for r in worked if r.completed_at > since and (r.run_id, node, r.batch) in alive]
+    others = [r for r in worked if r.batch >= first and (r.run_id, node, r.batch) in alive]
     return any(r.batch <= finished for r in (*mine, *others))
+
+
+def known(nodes: Iterable[str], control: Sequence[ControlRow]) -> dict[str, int]:
+    """By node, the newest batch whose record is complete."""
+    return {n: _finished(n, control) for n in nodes}
 
 
 def _finished(node: str, control: Sequence[ControlRow]) -> int:

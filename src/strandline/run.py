@@ -25,7 +25,7 @@ from strandline.job import Feed, Job, Planned
 from strandline.journal import step, timings
 from strandline.landing import Lander, measured
 from strandline.ready import Entry, Ready, plan_node, prepare, readied
-from strandline.recording import Ending, Recorder, now
+from strandline.recording import Ending, Recorder, Recovered, now
 from strandline.result import NodeResult, PlannedNode
 from strandline.strategy.changes import Counts
 from strandline.types import Commit, Table, TableState, Token
@@ -52,15 +52,24 @@ class Runner(Recorder):
         began = time.monotonic()
         point("node.start", job.node.name)
         records, state, recovered = self.settle(job, engine.describe, began, engine)
-        if recovered and _appended(job, recovered, records):
-            return recovered  # its rows are there: reading the source again would double them
+        if _appended(job, recovered, records):  # its rows are there: reading the source again would double them
+            result = NodeResult(job.node.name, "unchanged", seconds=round(time.monotonic() - began, 3))
+        else:
+            result = self._next(job, engine, records, state, began)
+        for found in reversed(recovered):
+            result = found.beside(result, self.run_id)
+        return result
+
+    def _next(
+        self, job: Job, engine: Engine, records: Sequence[ControlRow], state: TableState | None, began: float
+    ) -> NodeResult:
+        """The batch that follows on these records."""
         this = self.after(job, records, self.landed(job, engine.describe, state))
         job = self.remembering(job, this, state)
         if self._nothing_new(job, engine, this, state):
             held = Counts(held=int(this.coverage().get("held", 0)))
             return self.record(this, began, Ending(held, 0, None, coverage=this.coverage()))
         with self.announced(job, this, began):
-            state = self._mended(job, engine, this, state)
             return self._batch(job, engine, this, state, began)
 
     def token(self, job: Job) -> Token:
@@ -69,7 +78,7 @@ class Runner(Recorder):
 
     def settle(
         self, job: Job, describe: Describe, began: float, engine: Engine | None = None, *, alone: bool = False
-    ) -> tuple[list[ControlRow], TableState | None, NodeResult | None]:
+    ) -> tuple[list[ControlRow], TableState | None, list[Recovered]]:
         """The records and the table of a node, after the records of batches whose runners died are finished.
 
         Also of those that died while the node or the project had another name, unless it is to be looked at `alone`.
@@ -77,19 +86,22 @@ class Runner(Recorder):
         Records are read before the table, never after it: a number may be older than the table that it is meant for,
         and is then taken; a younger one would let a batch land on a table that it has not seen.
         """
-        recovered = None
+        recovered: list[Recovered] = []
         while True:
             records, state, landed, found = self._look(job, describe)
             if not alone and (former := self._former(job, records, state)):
-                recovered, alone = self._settle_former(job, former, describe, began, engine), True
+                recovered += self._settle_former(former, describe, began, engine)
+                alone = True
                 continue
             if found is None:
                 return records, state, recovered
             if landed and not landed.folded and not found.logged:
-                recovered = self._roll_forward(job, engine, records, landed, began)
+                result = self._roll_forward(job, engine, records, landed, began)
             else:
-                finished = self._finish(job, records, found, began)
-                recovered = finished if found.target is None else recovered  # else it tells of another table
+                result = self._finish(job, records, found, began)
+            if found.target is None:  # else it tells of another table
+                whose = found.run_id or self.run_id  # as it is recorded: an old commit may not say
+                recovered.append(Recovered(found.batch, whose, result, found.why))
 
     def _look(
         self, job: Job, describe: Describe
@@ -116,14 +128,10 @@ class Runner(Recorder):
         return [job.called(*name) for name in sorted(names - {me})]
 
     def _settle_former(
-        self, job: Job, former: Sequence[Job], describe: Describe, began: float, engine: Engine | None
-    ) -> NodeResult | None:
+        self, former: Sequence[Job], describe: Describe, began: float, engine: Engine | None
+    ) -> list[Recovered]:
         """Finish what a runner left that died while the node, or the project, had another name."""
-        recovered = None
-        for other in former:
-            _, _, found = self.settle(other, describe, began, engine, alone=True)
-            recovered = replace(found, name=job.node.name) if found else recovered
-        return recovered
+        return [r for job in former for r in self.settle(job, describe, began, engine, alone=True)[2]]
 
     def unrecorded(self, job: Job, describe: Describe, *, alone: bool = False) -> list[RunRow]:
         """Batches that landed while their runners died, as `settle` would log them; nothing is written."""
@@ -166,27 +174,18 @@ class Runner(Recorder):
         reads = tuple(found.coverage.get(ledger.READS, this.sources))  # the node writes another table by now
         return replace(this, token=token, target=found.target, sources=reads), end
 
-    def _mended(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> TableState | None:
-        """What a runner left that died while it gave the table new columns: a flag that is not filled in."""
-        died = ledger.unfinished(list(this.previous.values()))
-        if state is None or not died or "deleted" not in state.roles:
-            return state
-        flag = state.schema.get(state.roles["deleted"])
-        engine.alter(job.target, (), {"deleted": flag} if flag else {})
-        return engine.describe(job.target, this.token.app_id)
-
     def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, tuple[Planned, Entry] | None]:
         """What a run would do to this node's table, the table as it would be, and all that a run needs for it.
 
         Nothing but the first when an append has landed and only its record is missing. The store is a `Foreseen`.
         """
-        began, recovered, records = time.monotonic(), None, list[ControlRow]()
+        began, recovered, records = time.monotonic(), list[Recovered](), list[ControlRow]()
         if job.events is None:  # those that nobody has folded are planned with the others
             records, _, recovered = self.settle(job, engine.describe, began)
         job, state = self.next_job(job, engine.describe), engine.describe(job.target)
         first = [f"a run first finishes the record of batch {job.batch - 1}, whose runner died"] if recovered else []
-        if recovered and _appended(job, recovered, records):
-            return PlannedNode(job.node.name, "unchanged", seconds=recovered.seconds, warnings=first), None
+        if _appended(job, recovered, records):
+            return PlannedNode(job.node.name, "unchanged", seconds=recovered[-1].result.seconds, warnings=first), None
         result, planned, ready = plan_node(job, engine, state)
         result = replace(result, warnings=[*first, *result.warnings])
         return result, (planned, Entry(job.node.name, job.batch, state, ready))
@@ -248,7 +247,7 @@ class Runner(Recorder):
         reason = f"rejected by a person; held by run {holds[0].run_id}"
         told = replace(holds[0], run_id=self.run_id, node=job.node.name, batch=batch, verb="reject", reason=reason)
         told = replace(told, project=job.project.config.project)  # it was held under another name, perhaps
-        self.store.log_changes([replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds])
+        self.store.log_changes(this.token, [replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds])
         before = self.remembering(job, this, state).past.before
         coverage = {**{k: v for k, v in this.memory().items() if k != UNDOES}, ledger.BEFORE: before}
         if holds[0].target_table == job.target.label:
@@ -350,7 +349,7 @@ class Runner(Recorder):
             outcome = history.unfolded(job, engine, commit.batch, landed.state)
             made, versions = outcome.made, versions_of(job, coverage)
             ready = Ready(outcome.changes, coverage, lambda: None, versions, made.fit.added, made.system)
-        note = f"finished the record of batch {commit.batch}, which had landed before its runner died"
+        note = f"finished the record of batch {commit.batch}, {fence.LANDED}"
         ready = replace(ready, warnings=(note,), recovery=note)
         result = self.lander(job, engine, this, landed.state).land(ready, began)
         if commit.run_id != self.run_id:
@@ -358,9 +357,9 @@ class Runner(Recorder):
         return result
 
 
-def _appended(job: Job, recovered: NodeResult, records: Sequence[ControlRow]) -> bool:
-    """Is what was found the rows of an append? An undo has taken such rows away, and they are read again."""
-    appends = recovered.version is not None and job.node.write.mode == "append"
+def _appended(job: Job, recovered: Sequence[Recovered], records: Sequence[ControlRow]) -> bool:
+    """Is what was found last the rows of an append? An undo has taken such rows away, and they are read again."""
+    appends = bool(recovered) and recovered[-1].result.version is not None and job.node.write.mode == "append"
     return appends and not ledger.covered(records).get(UNDOES)
 
 

@@ -24,7 +24,7 @@ from strandline.run import Runner
 from strandline.testing.frames import read_table, write_parquet
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
-from strandline.types import Clock
+from strandline.types import Clock, Token
 
 EXAMPLES = {"pandas": 25, "spark": 2}
 
@@ -65,10 +65,11 @@ class MemoryStore:
         mine = (r for r in reversed(self.logged) if r.counts and r.token.rpartition("/")[0] == app_id)
         return next((r for r in mine if r.batch > after), None)
 
-    def log(self, row: RunRow) -> None:
+    def log(self, row: RunRow) -> RunRow:
         self.logged.append(row)
+        return row
 
-    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
+    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
         self.noted += rows
 
     def notebook(self) -> Notebook | None:
@@ -77,7 +78,7 @@ class MemoryStore:
             return None
         shutil.rmtree(self.folder, ignore_errors=True)
         store = DeltaStore(self.folder)
-        store.log_changes(self.noted)
+        store.log_changes(Token("lab", "n", 0, ""), self.noted)
         for row in self.logged:
             store.log(row)
         return store.notebook()

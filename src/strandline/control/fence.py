@@ -13,6 +13,7 @@ from strandline.types import Commit
 RUN = "run"  # in a batch's coverage: the run that brought it to its end
 KNOWN = "commit"  # the number of the newest commit to the table that it knew of, or made
 MADE = "committed"  # and whether it made it
+LANDED = "which had landed before its runner died"
 
 
 @dataclass(frozen=True)
@@ -25,27 +26,31 @@ class Found:
     coverage: Mapping[str, Any]
     counts: Mapping[str, int] | None
     metrics: Mapping[str, Any]
-    told: str
+    why: str  # nobody had recorded it
     rows_read: int | None = None
     logged: bool = False  # the history has it
     target: str | None = None  # the table that it wrote, if that is not the one that was looked at
+
+    @property
+    def told(self) -> str:
+        """What the records tell of it, once it is in them."""
+        return f"finished the record of batch {self.batch}, {self.why}"
 
 
 def found(rows: Sequence[ControlRow], target: str, commit: Commit | None, ended: RunRow | None) -> Found | None:
     """What the table or the history knows and the node's records do not: a runner died in between."""
     if commit is not None and commit.number > known(rows, target) and not (ended and ended.run_id == commit.run_id):
         coverage = {**commit.record.get("coverage", {}), "target": commit.version, KNOWN: commit.number}
-        told = f"finished the record of batch {commit.batch}, which had landed before its runner died"
         counts = commit.record.get("counts")
         metrics = commit.record.get("metrics", {})
-        return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, told)
+        return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, LANDED)
     if ended is not None and ended.batch > finished(rows):
-        told = f"finished the record of batch {ended.batch}, which was in the history only"
         counts = {n: getattr(ended, n) for n in ("inserted", "updated", "deleted", "reopened", "held")}
         coverage = json.loads(ended.coverage or "{}")
         there = ended.target_table if ended.target_table != target else None
         read = ended.rows_read
-        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, told, read, True, there)
+        why = "which was in the history only"
+        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, why, read, True, there)
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from strandline.control import fence
 from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow, Store
+from strandline.types import Token
 
 
 class Foreseen:
@@ -36,13 +37,14 @@ class Foreseen:
             self._rows[project, node] = fence.replaced(before, new)
         return bool(new)
 
-    def log(self, row: RunRow) -> None:
+    def log(self, row: RunRow) -> RunRow:
         """Not told to anybody."""
+        return row
 
     def ended(self, app_id: str, after: int) -> RunRow | None:
         return self._store.ended(app_id, after)
 
-    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
+    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
         """Not noted."""
 
     def changes(self, node: str | None = None) -> list[ChangeRow]:

@@ -141,14 +141,17 @@ class Store(Protocol):
     def put(self, rows: Sequence[ControlRow]) -> bool:
         """Replace the state of these targets and sources, unless the records have gone further: then False."""
 
-    def log(self, row: RunRow) -> None:
-        """Add a batch to the history, once; raises Fenced when another run has ended this number."""
+    def log(self, row: RunRow) -> RunRow:
+        """Add a batch to the history, once; raises Fenced when another run has ended this number.
+
+        Returns it as it is told there: with what a person has decided under its number meanwhile.
+        """
 
     def ended(self, app_id: str, after: int) -> RunRow | None:
         """The newest batch of a node that the history knows, if its number is higher than this."""
 
-    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
-        """Note what a batch is about to do to single rows."""
+    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
+        """Note what a batch is about to do to single rows, in place of what its run has noted for it before."""
 
     def changes(self, node: str | None = None) -> list[ChangeRow]:
         """What recorded batches did to single rows, the oldest first; under the names that tables have now."""

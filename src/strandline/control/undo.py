@@ -113,6 +113,8 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     if not by and (finished := _finished(history, mine)):
         why = f"has only finished the record of run {', '.join(finished)}"
         hint = f"undo that one: strandline undo {finished[0]}"
+    elif not by and (over := next((r for r in history if r.counts and r.takes_back == run_id), None)):
+        why, hint = f"was outdone by run {over.run_id}", f"undo that one: strandline undo {over.run_id}"
     raise UsageError(f"run `{run_id}` {why}", hint=hint)
 
 

@@ -17,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.control import fence
+from strandline.control.holds import carried_over, with_decisions
 from strandline.control.ledger import BY_HAND, FORMERLY, SINCE, ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
 from strandline.engine.control_faults import unreadable, unwritable
@@ -24,7 +25,7 @@ from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict, Fenced, taken
 from strandline.faults import point
 from strandline.journal import log
-from strandline.types import Table
+from strandline.types import Table, Token
 
 _TRIES = 60
 _TIDY = 100  # commits from one tidying to the next
@@ -38,6 +39,7 @@ class DeltaStore:
     def __init__(self, folder: Path, project: str | None = None) -> None:
         self.folder = folder
         self.project = project  # whose records these are: several projects may keep theirs here; None: everybody's
+        self._noted: set[tuple[str, str, int]] = set()  # the batches for which this process has noted something
         self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
@@ -102,26 +104,39 @@ class DeltaStore:
 
         self._retried(write)
 
-    def log(self, row: RunRow) -> None:
+    def log(self, row: RunRow) -> RunRow:
         """One ending of a number: its commit carries the number, and lands only on what was read."""
         app_id = row.token.rpartition("/")[0]
 
-        def write() -> None:
+        def write() -> RunRow:
             table = _opened(self.folder / "etl_runs")
             last = (table.transaction_version(app_id) if table else None) or 0
             told = row
             if row.counts and last >= row.batch:
                 history = self._history(table, app_id)
-                if any((r.run_id, r.batch) == (row.run_id, row.batch) and r.counts for r in history):
-                    return
+                if there := next((r for r in history if r.by == row.by and r.counts), None):
+                    return there
                 if other := fence.held_by_another(history, row):
                     raise Fenced(taken(row.node, row.batch, other.run_id))
-                told = replace(row, takes_back=row.takes_back or fence.outdone(history, row))
+                if row.takes_back is None and (quiet := fence.outdone(history, row)):
+                    told = self._deciding(replace(row, takes_back=quiet))
             point("control.write", row.node)
             number = [Transaction(app_id, row.batch)] if row.counts and row.batch > last else None
             self._write("etl_runs", table, _arrow(RunRow, [told]), "append", number)
+            return told
 
-        self._retried(write)
+        return self._retried(write)
+
+    def _deciding(self, row: RunRow) -> RunRow:
+        """A batch whose commit outdoes a quiet ending; what a person rejected is noted for it, before it counts."""
+        noted = [ChangeRow(**r) for r in self._read("etl_changes") if r["run_id"] in (row.run_id, row.takes_back)]
+        kept = carried_over(row, noted)
+        if not kept:
+            return row
+        before = f"{_same((row.run_id, row.node, row.batch))} AND verb = 'reject'"  # of a runner that died after this
+        table = _opened(self.folder / "etl_changes")
+        self._write("etl_changes", table, _arrow(ChangeRow, kept), "overwrite", replacing=before)
+        return with_decisions(row, kept)
 
     def ended(self, app_id: str, after: int) -> RunRow | None:
         table = _opened(self.folder / "etl_runs")
@@ -141,17 +156,21 @@ class DeltaStore:
         rows: pa.Table,
         mode: Literal["append", "overwrite"],
         number: list[Transaction] | None = None,
+        *,
+        replacing: str | None = None,
     ) -> None:
         """One commit, on exactly the version that was read: whoever is second fails, and looks again."""
         properties = CommitProperties(app_transactions=number, max_commit_retries=0)
         where = str(self.folder / name) if table is None else table
         tidy = table is not None and (table.version() + 1) % _TIDY == 0
         evolve: Any = "merge" if table is not None else None
+        how: Any = mode if table is not None else "error"
         write_deltalake(
             where,
             rows,
-            mode="error" if table is None else mode,
+            mode=how,
             schema_mode=evolve,
+            predicate=replacing,
             configuration=_PROPERTIES if table is None else None,
             commit_properties=properties,
         )
@@ -167,10 +186,21 @@ class DeltaStore:
         except (DeltaError, OSError) as e:  # somebody else is tidying, or writing: there will be another time
             log.debug("%s is not tidied: %s", name, e)
 
-    def log_changes(self, rows: Sequence[ChangeRow]) -> None:
-        if rows:
-            place = self.folder / "etl_changes"
-            self._retried(lambda: self._write("etl_changes", _opened(place), _arrow(ChangeRow, rows), "append"))
+    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
+        """One commit: a node that is tried again keeps its number, so what the attempt before noted goes with it."""
+        mine = (token.run_id, token.node, token.batch)
+        before = _same(mine) if mine in self._noted else None
+        if not rows and before is None:
+            return
+        self._noted.add(mine)  # before it is written: a commit may land and its writer not hear of it
+
+        def write() -> None:
+            table = _opened(self.folder / "etl_changes")
+            replacing = before if table is not None else None
+            mode: Literal["append", "overwrite"] = "append" if replacing is None else "overwrite"
+            self._write("etl_changes", table, _arrow(ChangeRow, rows), mode, replacing=replacing)
+
+        self._retried(write)
 
     def notebook(self) -> Notebook | None:
         found = {}
@@ -250,6 +280,12 @@ def _opened(place: Path) -> DeltaTable | None:
         return None
     except (DeltaError, OSError) as e:
         raise unreadable(place, e) from e
+
+
+def _same(batch: tuple[str, str, int]) -> str:
+    """The condition that picks the rows of one batch, as deltalake reads it."""
+    run_id, node = (text.replace("'", "''") for text in batch[:2])
+    return f"run_id = '{run_id}' AND node = '{node}' AND batch = {batch[2]}"
 
 
 def _conflict(error: Exception) -> bool:

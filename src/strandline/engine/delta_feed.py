@@ -148,7 +148,8 @@ def readable(table: Table, version: int) -> bool:
 
 def enable(table: Table) -> None:
     """Turn the feed on; changes from here on can be read."""
-    DeltaTable(table.location).alter.set_table_properties({FEED: "true"})
+    with delta_log.conflicts_told(table):
+        DeltaTable(table.location).alter.set_table_properties({FEED: "true"})
 
 
 def _commits(table: Table, after: int, version: int) -> list[_Commit] | None:

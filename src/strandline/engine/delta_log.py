@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
 from strandline.control.ledger import ORIGINS
@@ -25,6 +25,7 @@ _FAR = 500  # commits that are looked at for a batch
 FEED = "delta.enableChangeDataFeed"
 ALTERED = '{"strandline":{"alter":true}}'  # what a commit carries that only prepares a table for a batch
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
+_UNFILLED = "strandline.unfilled"  # and whether rows that were there before it are still to be filled in: yes or no
 _WRITTEN = {"bigint": "long", "boolean": "boolean", "timestamp": "timestamp", "string": "string"}
 _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
@@ -42,12 +43,19 @@ def describe_at(table: Table, version: int) -> TableState:
 
 def _state(delta: DeltaTable, commit: Commit | None) -> TableState:
     meta = delta.metadata()
-    fields = json.loads(delta.schema().to_json())["fields"]
-    marked = {f["name"]: f.get("metadata", {}).get(SYSTEM) for f in fields}
-    roles = {str(role): name for name, role in marked.items() if role}
     feed = meta.configuration.get(FEED) == "true"
     parts = tuple(meta.partition_columns)
-    return TableState(delta.version(), schema_of(delta), parts, str(meta.id), roles, commit, feed)
+    unfilled = any(mark.get(_UNFILLED) == "yes" for mark in _marks(delta).values())
+    return TableState(delta.version(), schema_of(delta), parts, str(meta.id), _roles(delta), commit, feed, unfilled)
+
+
+def _roles(delta: DeltaTable) -> dict[str, str]:
+    """The system columns by their role."""
+    return {str(mark[SYSTEM]): name for name, mark in _marks(delta).items() if mark.get(SYSTEM)}
+
+
+def _marks(delta: DeltaTable) -> dict[str, dict[str, Any]]:
+    return {f["name"]: f.get("metadata", {}) for f in json.loads(delta.schema().to_json())["fields"]}
 
 
 def schema_of(delta: DeltaTable) -> Schema:
@@ -93,6 +101,8 @@ def open_on(table: Table, changes: ChangeSet, token: Token, record: Mapping[str,
         other: str | None = "the table is gone"
     elif delta.version() < seen:
         other = f"is at version {delta.version()} now"
+    elif "deleted" in _roles(delta) and "deleted" not in changes.roles:
+        other = "it has a delete flag now, which these rows lack"
     else:
         other = _void(delta, range(seen + 1, delta.version() + 1), changes, token, record)
     if other:
@@ -133,16 +143,41 @@ def _same_rows(theirs: Mapping[str, Any], token: Token, record: Mapping[str, Any
 
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
-    """New system columns by their role, marked as such; Spark's ALTER TABLE has no words for the mark."""
+    """New system columns by their role, marked as such; Spark's ALTER TABLE has no words for the mark.
+
+    A flag is also marked as not filled in, until `filled` says that it is: who comes after a death sees it here.
+    """
     delta = DeltaTable(table.location)
     there = schema_of(delta)
     fields = [
-        Field(c.name, PrimitiveType(_WRITTEN[c.type]), nullable=True, metadata={SYSTEM: role})
+        Field(c.name, PrimitiveType(_WRITTEN[c.type]), nullable=True, metadata=_mark(role))
         for role, c in add.items()
         if c.name not in there
     ]
     if fields:
-        delta.alter.add_columns(fields, commit_properties=CommitProperties(custom_metadata={"userMetadata": ALTERED}))
+        ours = CommitProperties(custom_metadata={"userMetadata": ALTERED})
+        with conflicts_told(table):
+            delta.alter.add_columns(fields, commit_properties=ours)
+
+
+def _mark(role: str) -> dict[str, str]:
+    return {SYSTEM: role, _UNFILLED: "yes"} if role == "deleted" else {SYSTEM: role}
+
+
+def filled(table: Table, flag: str) -> None:
+    """A delete flag is no longer NULL in any row."""
+    ours = CommitProperties(custom_metadata={"userMetadata": ALTERED})
+    with conflicts_told(table):
+        DeltaTable(table.location).alter.set_column_metadata(flag, {_UNFILLED: "no"}, commit_properties=ours)
+
+
+@contextmanager
+def conflicts_told(table: Table) -> Iterator[None]:
+    """A commit that cannot land beside somebody else's becomes an error that is worth another attempt."""
+    try:
+        yield
+    except CommitFailedError as e:
+        raise CommitConflict(f"{table.label}: somebody else committed at the same moment", hint="run again") from e
 
 
 def _never_committed(path: Path) -> bool:
@@ -165,8 +200,8 @@ def creating(table: Table, *, new: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        if [p.name for p in path.iterdir()] == [_LOG]:
-            with suppress(OSError):  # no longer empty
+        with suppress(OSError):  # no longer empty; or gone, by another runner whose first write failed too
+            if [p.name for p in path.iterdir()] == [_LOG]:
                 (path / _LOG).rmdir()
                 path.rmdir()
 

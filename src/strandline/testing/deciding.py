@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from strandline.testing.protocol import FIRST, NODES, RULES, Ending, Protocol, Runner, World, goes, stops
 
-PEOPLE = ("look_again", "base")
+PEOPLE = ("look_again", "base", "carried_over")
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,27 @@ class People(Protocol):
             undone = max((i for i, c in enumerate(w.tables[node]) if c.does == "undo"), default=0)
             if lost := {c.run for c in w.tables[node][:undone]} - {FIRST}:
                 return f"node {node}: an undo has destroyed what run {min(lost)} committed"
-            told, shown = decided(w, node), [c.does for c in w.tables[node] if c.does == "approve"]
+            told, shown = self.decided(w, node), [c.does for c in w.tables[node] if c.does == "approve"]
             if len(told) > 1:
                 return f"node {node}: what was held is decided twice: {told}"
             if over and shown != [d for d in told if d == "approve"]:
                 return f"node {node}: the history says {told}, the table shows {shown}"
+            if not told and not _undone(w, node) and any(e.does == "reject" for e in w.log[node]):
+                return f"node {node}: what was rejected is open again"
         return None
+
+    def decided(self, w: World, node: int) -> list[str]:
+        """What became of the deletes that the first run holds; nothing as long as nobody has decided."""
+        return [e.does for e in self._counting(w, node) if e.does in ("approve", "reject")]
+
+    def _counting(self, w: World, node: int) -> list[Ending]:
+        """The endings of the history that were not outdone: a commit takes back a quiet ending of its number.
+
+        What was rejected there then belongs to the batch of the commit, unless that has approved it.
+        """
+        made = {e.batch: e.does for e in w.log[node] if e.data}
+        carried = [b for b, does in made.items() if does == "run" and "carried_over" in self.rules]
+        return [e for e in w.log[node] if e.data or e.batch not in made or (e.does == "reject" and e.batch in carried)]
 
     def _describe(self, w: World, i: int, r: Runner) -> World:
         """As every runner; then a person's command has its own way to the commit."""
@@ -57,7 +72,7 @@ class People(Protocol):
             if "look_again" in self.rules and (_undone(w, r.node) or _in_the_way(w, r.node, r.todo or ())):
                 return stops(w, i, r)
             return goes(w, i, r._replace(at="announce", mark=0))
-        if "look_again" in self.rules and decided(w, r.node):
+        if "look_again" in self.rules and self.decided(w, r.node):
             return stops(w, i, r)
         return goes(w, i, r._replace(at="announce" if r.does == "approve" else "log", mark=r.seen.mark))
 
@@ -95,15 +110,3 @@ def _in_the_way(w: World, node: int, todo: tuple[int, ...]) -> bool:
         return True
     consumers = [(n, e) for n in range(node + 1, NODES) for e in w.log[n] if e.data and e.does == "run"]
     return any(e.run != FIRST or not (n in todo or _undone(w, n)) for n, e in consumers)
-
-
-def counting(w: World, node: int) -> list[Ending]:
-    """The endings of the history that were not outdone: a commit takes back a quiet ending of its number."""
-    made = {e.batch for e in w.log[node] if e.data}
-    return [e for e in w.log[node] if e.data or e.batch not in made]
-
-
-def decided(w: World, node: int) -> list[str]:
-    """What became of the deletes that the first run holds; nothing as long as nobody has decided."""
-    asked = ("approve", "reject")
-    return [e.does for e in counting(w, node) if e.does in asked] if any(e.does in asked for e in w.log[node]) else []

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
 
 from strandline.engine import delta_log
 from strandline.engine.local.types import to_delta
-from strandline.errors import CommitConflict, Fenced, taken
+from strandline.errors import Fenced, taken
 from strandline.faults import point
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals
@@ -31,7 +30,7 @@ def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: To
         app_transactions=[Transaction(token.app_id, token.txn)],
         max_commit_retries=0,  # lands on the version opened or not at all; else a second first commit would land too
     )
-    try:
+    with delta_log.conflicts_told(table):
         if delta is None:
             with delta_log.creating(table, new=True):
                 _write(workspace, table, delta, changes, properties)
@@ -39,8 +38,6 @@ def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: To
             _write(workspace, table, delta, changes, properties)
         else:
             _merge(workspace, delta, changes, properties)
-    except CommitFailedError as e:
-        raise CommitConflict(f"{table.label}: somebody else committed at the same moment", hint="run again") from e
     return DeltaTable(table.location).version()
 
 
@@ -116,13 +113,19 @@ def _q(name: str) -> str:
 def add_columns(table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
     """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
     ours = CommitProperties(custom_metadata={"userMetadata": delta_log.ALTERED})
-    if add:
-        fields = [Field(c.name, to_delta(c.type), nullable=True) for c in add]
-        DeltaTable(table.location).alter.add_columns(fields, commit_properties=ours)
+    delta = DeltaTable(table.location)
+    there = delta_log.schema_of(delta)  # another runner may have added some of them since they were asked for
+    fields = [Field(c.name, to_delta(c.type), nullable=True) for c in add if c.name not in there]
+    if fields:
+        with delta_log.conflicts_told(table):
+            delta.alter.add_columns(fields, commit_properties=ours)
     point("alter.system")
     if system:
         delta_log.add_system_columns(table, system)
     point("alter.fill")
     if "deleted" in system:
         flag = f'"{_q(system["deleted"].name)}"'
-        DeltaTable(table.location).update(updates={flag: "false"}, predicate=f"{flag} IS NULL", commit_properties=ours)
+        delta = DeltaTable(table.location)
+        with delta_log.conflicts_told(table):
+            delta.update(updates={flag: "false"}, predicate=f"{flag} IS NULL", commit_properties=ours)
+        delta_log.filled(table, system["deleted"].name)

@@ -101,7 +101,8 @@ def _update(columns: Sequence[str]) -> exp.Update:
 
 def add_columns(session: SparkSession, target: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
     """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
-    place = f"delta.{_tick(target.location)}"
+    place, now = f"delta.{_tick(target.location)}", delta_log.describe(target)
+    add = [c for c in add if not (now and c.name in now.schema)]  # another runner may have added some of them since
     with _settings(session, {_METADATA: delta_log.ALTERED}):
         if any("timestamp_ntz" in c.type for c in add):
             session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
@@ -115,6 +116,7 @@ def add_columns(session: SparkSession, target: Table, add: Sequence[Column], sys
         if "deleted" in system:
             flag = _tick(system["deleted"].name)
             session.sql(f"UPDATE {place} SET {flag} = false WHERE {flag} IS NULL")
+            delta_log.filled(target, system["deleted"].name)
 
 
 def _tick(name: str) -> str:

@@ -23,7 +23,9 @@ from strandline.errors import (
     UnknownColumn,
 )
 
-_CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_CONCURRENT|ProtocolChangedException|DELTA_PROTOCOL_CHANGED")
+_CONFLICT = re.compile(
+    r"Concurrent\w+Exception|DELTA_CONCURRENT|(Protocol|Metadata)ChangedException|DELTA_(PROTOCOL|METADATA)_CHANGED"
+)
 _DOWN = re.compile(
     r"(?i)connection .*refused|connect timed out|UnknownHostException|connection attempt failed"
     r"|connection has been closed|terminating connection|I/O error occurred while sending"
