@@ -339,15 +339,20 @@ def test_what_a_failed_attempt_held_is_not_held_by_its_retry(shop: Shop, back: t
 # --- a decision beside a run -------------------------------------------------------------------------------
 
 
+def two_held(shop: Shop) -> dict[str, Any]:
+    """A node whose last run holds the deletes of 0 and 1."""
+    node = looking(max_delete_percent=5, on_threshold_breach="hold")
+    for first in (0, 2):
+        shop.has(*range(first, 10))
+        shop.run(node)
+    return node
+
+
 @pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
 def test_a_rejection_stays_beside_a_run_that_commits_the_same_number(shop: Shop, dies: bool) -> None:
     """The commit outdoes the ending of the rejection, and could not see it: it belongs to that batch from then on."""
-    node = looking(max_delete_percent=5, on_threshold_breach="hold")
-    shop.has(*range(10))
-    shop.run(node)
-    shop.has(*range(2, 10))
-    shop.run(node)
-    holder, passed = shop.last.run_id, []
+    node, passed = two_held(shop), list[Any]()
+    holder = shop.last.run_id
 
     def rejected(name: str, _node: str | None) -> None:
         if name == "commit.before" and not passed:
@@ -371,12 +376,8 @@ def test_a_rejection_stays_beside_a_run_that_commits_the_same_number(shop: Shop,
 
 
 def test_undoing_the_run_that_took_a_rejection_over_opens_the_hold_again(shop: Shop) -> None:
-    node = looking(max_delete_percent=5, on_threshold_breach="hold")
-    shop.has(*range(10))
-    shop.run(node)
-    shop.has(*range(2, 10))
-    shop.run(node)
-    holder, passed = shop.last.run_id, []
+    node, passed = two_held(shop), list[Any]()
+    holder = shop.last.run_id
 
     def rejected(name: str, _node: str | None) -> None:
         if name == "commit.before" and not passed:

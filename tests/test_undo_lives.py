@@ -59,6 +59,14 @@ class Place:
         rows = read_table(self.folder / "lake" / table).rows
         return sorted(r["id"] for r in rows if all(r.get(k) == v for k, v in kept.items()))
 
+    def rejects(self) -> None:
+        """A table `a` of 1, 2 and 3, and a person who rejects the delete of 3."""
+        self.declare(holding())
+        for ids in ((1, 2, 3), (1, 2)):
+            self.land("a", *ids)
+            last = self.run()
+        self.project.reject(last.run_id)
+
     def marks(self) -> list[Any]:
         return [r.covered.get("marks", {}).get("u", [None])[0] for r in self.project.store.all_control()]
 
@@ -150,11 +158,7 @@ def test_an_older_copy_of_a_table_comes_back_as_it_was_found(place: Place) -> No
 
 
 def test_what_was_rejected_of_a_table_that_is_gone_does_not_silence_the_new_one(place: Place) -> None:
-    place.declare(holding())
-    place.land("a", 1, 2, 3)
-    place.run()
-    place.land("a", 1, 2)
-    place.project.reject(place.run().run_id)
+    place.rejects()
     shutil.rmtree(place.folder / "lake" / "a")
     place.land("a", 1, 2, 3)
     place.undo(place.run())
@@ -167,11 +171,7 @@ def test_what_was_rejected_of_a_table_that_is_gone_does_not_silence_the_new_one(
 
 
 def test_what_was_rejected_stays_rejected_when_the_first_run_under_another_name_is_undone(place: Place) -> None:
-    place.declare(holding())
-    place.land("a", 1, 2, 3)
-    place.run()
-    place.land("a", 1, 2)
-    place.project.reject(place.run().run_id)
+    place.rejects()
     renamed = {"store": {"type": "lake", "path": "lake"}}
     place.declare(holding(90, connection="store"), connections=renamed, control={"connection": "lake"})
     place.land("a", 1, 2, 4)
