@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from strandline import faults
+from strandline.control.gaps import lost
 from strandline.engine import delta_log
 from strandline.errors import UndoRefused, UsageError
 from strandline.retry import Retry
@@ -483,3 +484,13 @@ def test_a_dry_run_of_an_undo_finds_what_landed_under_another_name(place: Place)
     assert [n.deleted for n in renamed.undo(commit.run_id, platform=place.platform, dry_run=True).nodes] == [1]
     assert renamed.undo(commit.run_id, platform=place.platform).exit_code == 0
     assert place.ids() == []
+
+
+def test_a_renamed_node_whose_first_batch_fails_has_lost_no_history(place: Place) -> None:
+    place.add(1)
+    place.run(node())
+    with faults.armed("commit.before@m:raise"):
+        place.declare(node(name="m")).run(platform=place.platform)
+    assert lost(place.project.store.all_control(), place.project.store.all_runs()) == {}
+    shutil.rmtree(place.folder / "lake" / "_strandline" / "etl_runs")
+    assert set(lost(place.project.store.all_control(), place.project.store.all_runs())) == {"m", "n"}

@@ -68,7 +68,7 @@ def _tell_lost(talk: Talk, project: StrandlineProject) -> list[str]:
     from strandline.control.gaps import lost
 
     control = project.store.all_control()  # before the history: who is at work writes that first
-    gone = lost(control, project.store.runs())
+    gone = lost(control, project.store.all_runs())
     if gone:
         nodes = ", ".join(f"{node} (batch {batch})" for node, batch in gone.items())
         told = f"the history is incomplete: etl_runs lacks what etl_control knows of {nodes}"
