@@ -189,11 +189,14 @@ def test_a_checkpoint_that_cannot_be_written_names_its_file(
 @pytest.mark.parametrize("name", ["etl_control", "etl_runs", "etl_changes"])
 def test_a_damaged_control_table_is_no_bug(cli: Call, shop: Path, name: str) -> None:
     from strandline.control.ledger import ChangeRow
+    from strandline.types import Token
 
     cli("run", "--project-dir", "shop")
     store = strandline.load(shop).store
     at = store.runs()[0].completed_at
-    store.log_changes([ChangeRow("r", "p", "n", 1, "t", "hold", None, "why", "{}", "h", None, at)])
+    store.log_changes(
+        Token("p", "n", 1, "r"), [ChangeRow("r", "p", "n", 1, "t", "hold", None, "why", "{}", "h", None, at)]
+    )
     for file in (store.folder / name / "_delta_log").iterdir():
         file.write_text("garbage") if file.name == f"{0:020d}.json" else file.unlink()
     answer = cli("status", "--project-dir", "shop", "--json")
