@@ -12,7 +12,8 @@ import pytest
 
 from strandline.cli.main import main
 from strandline.errors import DeleteThresholdExceeded, EmptySource, StalePlan, UsageError
-from strandline.project import Observer, StrandlineProject
+from strandline.observer import Observer
+from strandline.project import StrandlineProject
 from strandline.result import NodeResult
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project

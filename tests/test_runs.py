@@ -11,8 +11,8 @@ from deltalake import write_deltalake
 
 from strandline import slices
 from strandline.errors import ConfigError, UsageError
+from strandline.observer import Observer
 from strandline.plan.graph import Graph
-from strandline.project import Observer
 from strandline.result import NodeResult
 from strandline.schedule import walk
 from strandline.testing.frames import assert_same, read_table

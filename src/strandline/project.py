@@ -16,7 +16,7 @@ from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, secret_values
 from strandline.control.foreseen import Foreseen
-from strandline.control.holds import open_holds, unapprovable
+from strandline.control.holds import open_holds
 from strandline.control.ledger import ChangeRow
 from strandline.engine import connect, staging
 from strandline.engine.base import Platform
@@ -24,8 +24,8 @@ from strandline.errors import StrandlineError, UsageError, did_you_mean
 from strandline.faults import point
 from strandline.job import Job, Past, Planned
 from strandline.journal import run_log
+from strandline.observer import Observer
 from strandline.plan.graph import Graph, build
-from strandline.plan.reading import table_of
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
 from strandline.retry import Checkpoint, Left, Retry, folder_of, kept, known, left
 from strandline.run import Runner
@@ -38,22 +38,7 @@ if TYPE_CHECKING:
     from strandline.engine.control_store import DeltaStore
     from strandline.explain import Story
     from strandline.halfway import HalfUndone
-
-
-class Observer:
-    """Told what happens while it happens; the command line draws it, the default keeps silent."""
-
-    def started(self, name: str) -> None:
-        """A node begins."""
-
-    def finished(self, result: NodeResult) -> None:
-        """A node has ended, one way or another; told again when it is taken back."""
-
-    def engine_ready(self) -> None:
-        """The engine has started."""
-
-    def chosen(self, names: Sequence[str]) -> None:
-        """These nodes will be worked on, where that was not known before."""
+    from strandline.held import Held
 
 
 class StrandlineProject:
@@ -263,8 +248,9 @@ class StrandlineProject:
 
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
         """
-        holds = self._holds(run_id)
-        refused = {n: error for n, rows in holds.items() if (error := self._unapprovable(n, rows))}
+        held = self._held
+        holds = held.of_run(run_id)
+        refused = {n: error for n, rows in holds.items() if (error := held.unapprovable(n, rows))}
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
@@ -278,25 +264,11 @@ class StrandlineProject:
             (observer or Observer()).finished(node)
         return RunResult(result.run_id, "failed", [*result.nodes, *told])
 
-    def _unapprovable(self, name: str, held: list[ChangeRow]) -> UsageError | None:
-        from strandline.engine.delta_log import describe
-
-        job = Job(self.config, self._node(name), Clock(datetime.now(UTC)))
-        looks = job.node.write.keyed and job.detection is not None
-        why = unapprovable(held, name, job.target.label, job.node.write.keys, looks=looks)
-        hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
-        if why is None and describe(job.target) is None:
-            why = f"the table {job.target.label} is gone, and what is held ends with it"
-            hint = f"a run makes it anew from its sources: strandline run --select {name}"
-        if why is None:
-            return None
-        return UsageError(f"the deletes held by run {held[0].run_id} cannot be approved: {why}", hint=hint)
-
     def reject(self, run_id: str) -> RunResult:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
         from strandline.engine.delta_log import describe
 
-        holds = self._holds(run_id)
+        holds = self._held.of_run(run_id)
         clock = Clock(datetime.now(UTC))
         runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
         results = [runner.reject(Job(self.config, self._node(n), clock), rows, describe) for n, rows in holds.items()]
@@ -373,33 +345,14 @@ class StrandlineProject:
 
     def holds(self) -> dict[str, list[ChangeRow]]:
         """The held deletes that nobody has decided on yet, by the node that writes their table."""
-        writers, found = self._writers(), dict[str, list[ChangeRow]]()
-        for table, rows in open_holds(self.store.changes()).items():
-            found.setdefault(writers.get(table, rows[0].node), []).extend(rows)
-        return found
+        return self._held.by_node()
 
-    def _writers(self) -> dict[str, str]:
-        """The nodes of this project by the tables that they write, in the order of the graph."""
-        nodes = (self._node(n) for n in self.graph.order)
-        return {table_of(self.config, n.write.connection, n.write.table).label: n.name for n in nodes}
+    @property
+    def _held(self) -> Held:
+        from strandline.held import Held
 
-    def _holds(self, run_id: str) -> dict[str, list[ChangeRow]]:
-        """The open holds of a run, in the order of the graph; an error when there are none."""
-        changes = self.store.changes()
-        found = open_holds(changes, run_id)
-        writers = self._writers()
-        by_node = {writers.get(table, rows[0].node): rows for table, rows in found.items()}
-        if known := {name: by_node[name] for name in self.graph.order if name in by_node}:
-            return known
-        if found:
-            names = ", ".join(f"`{rows[0].node}`" for rows in found.values())
-            raise UsageError(
-                f"run `{run_id}` holds deletes of {', '.join(found)}, which no node of this project writes now",
-                hint=f"bring back the node that did ({names}) to approve or reject them",
-            )
-        others = sorted({r.run_id for rows in open_holds(changes).values() for r in rows})
-        hint = f"deletes are held by: {', '.join(others)}" if others else "no deletes are held"
-        raise UsageError(f"run `{run_id}` holds no deletes", hint=did_you_mean(run_id, others) or hint)
+        clock = Clock(datetime.now(UTC))
+        return Held(self.store.changes(), [Job(self.config, self._node(n), clock) for n in self.graph.order])
 
     def explain(self, node: str, key: Mapping[str, str]) -> Story:
         """What became of one row, batch by batch, and why; a key `NULL` is NULL, `'NULL'` the text."""

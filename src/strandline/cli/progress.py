@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from strandline.cli.talk import Talk, node_error
 from strandline.cli.text import COLOURS, SIGNS, count, duration, indented, plural, shortened
-from strandline.project import Observer
+from strandline.observer import Observer
 from strandline.result import NodeResult, PlannedNode
 
 if TYPE_CHECKING:
