@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline import faults
-from strandline.errors import CommitConflict, ReadError, StrandlineError, UndoRefused
+from strandline.errors import CommitConflict, ReadError, StrandlineError, UndoRefused, UsageError
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
 
@@ -389,3 +389,13 @@ def test_undoing_the_run_that_took_a_rejection_over_opens_the_hold_again(shop: S
     assert any("a person has decided so in run" in w for w in shop.last.nodes[0].warnings)
     shop.project.undo(shop.last.run_id, platform=shop.platform)
     assert [len(rows) for rows in shop.project.holds().values()] == [2]
+
+
+def test_an_approval_is_not_tried_again_on_a_table_that_is_gone(shop: Shop) -> None:
+    two_held(shop)
+    with faults.armed("commit.before:raise"):
+        shop.project.approve(shop.last.run_id, platform=shop.platform)
+    shutil.rmtree(shop.folder / "lake" / "t")
+    with pytest.raises(UsageError, match=r"the table lake\.t is gone, and what is held ends with it"):
+        shop.project.retry(platform=shop.platform)
+    assert not (shop.folder / "lake" / "t").exists()

@@ -782,3 +782,19 @@ def test_a_flag_that_was_added_since_the_look_is_filled_in(tmp_path: Path, panda
     with faults.armed(beside):
         found.run(platform=pandas_platform, check=True, retry=Retry(2, 0.0))
     assert {r["_is_deleted"] for r in read_table(tmp_path / "lake" / "t").rows} == {False}
+
+
+def test_a_run_goes_on_when_its_checkpoint_can_no_longer_be_written(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hook(name: str, _node: str | None) -> None:
+        if name == "checkpoint.before":  # a file where the folder was: nobody can write below it, whoever asks
+            shutil.rmtree(loaded._checkpoints, ignore_errors=True)
+            loaded._checkpoints.parent.mkdir(parents=True, exist_ok=True)
+            loaded._checkpoints.unlink(missing_ok=True)
+            loaded._checkpoints.touch()
+
+    with faults.armed(hook):
+        result = loaded.run(platform=pandas_platform, threads=1)
+    assert {n.status for n in result.nodes} == {"success"}
+    assert any("Not a directory" in r.getMessage() for r in caplog.records)

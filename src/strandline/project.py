@@ -148,7 +148,11 @@ class StrandlineProject:
 
     def retry(self, **how: Any) -> RunResult | None:
         """Run what runs have left undone, each node as it was to be run; None when nothing is left."""
-        found = self.unfinished()
+        found, held = self.unfinished(), self._held
+        for name, run_id in found.approved.items():
+            rows = [row for row in held.by_node().get(name, []) if row.run_id == run_id]
+            if rows and (refused := held.unapprovable(name, rows)):
+                raise refused
         return self.run(exactly=found.nodes, approved=found.approved, **how) if found.nodes else None
 
     def plan(

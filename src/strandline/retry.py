@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -82,8 +82,7 @@ class Checkpoint:
             yield
         finally:
             self.over = True
-            if enabled("CHECKPOINTS"):
-                self._write()
+            self._note()
 
     def begin(self) -> None:
         """Note what the run is going to do; old notes go."""
@@ -103,9 +102,17 @@ class Checkpoint:
         """Note how a node ended."""
         point("checkpoint.before", result.name)
         self.ended[result.name] = result.status
-        if enabled("CHECKPOINTS"):
-            self._write()
+        self._note()
         point("checkpoint.after", result.name)
+
+    def _note(self) -> None:
+        """Write how far the run has come; if that cannot be written, the run goes on: the records tell as well."""
+        if not enabled("CHECKPOINTS"):
+            return
+        try:
+            self._write()
+        except (StrandlineError, OSError) as e:
+            log.warning("%s", e)
 
     @property
     def open(self) -> set[str]:
@@ -135,6 +142,8 @@ class Checkpoint:
             partial.write_text(json.dumps(facts), encoding="utf-8")
             partial.replace(self.folder / f"{self.number:08d}-{self.run_id}.json")
         except OSError as e:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
             then = "how far the run has come cannot be noted; the next run finds out what was written"
             raise refused(f"the checkpoint {partial}", e, then) or e from e
 
