@@ -225,13 +225,13 @@ def test_a_run_that_tried_again_after_it_had_landed_is_undone_whole(place: Place
 
     with faults.armed(hook):
         run = place.run()
-    assert place.ids("a") == [1, 2, 3] if more else [1, 2]
+    assert place.ids("a") == ([1, 2, 3] if more else [1, 2])
     assert place.undo(run).exit_code == 0
     assert place.ids("a") == [1]
     with pytest.raises(UsageError, match="already undone"):
         place.undo(run)
     place.run()
-    assert place.ids("a") == [1, 2, 3] if more else [1, 2]
+    assert place.ids("a") == ([1, 2, 3] if more else [1, 2])
 
 
 # --- who is in the way, and who is not -----------------------------------------------------------------------

@@ -148,8 +148,9 @@ class StrandlineProject:
 
     def retry(self, **how: Any) -> RunResult | None:
         """Run what runs have left undone, each node as it was to be run; None when nothing is left."""
-        found, held = self.unfinished(), self._held
+        found = self.unfinished()
         for name, run_id in found.approved.items():
+            held = self._held  # read only where a person had approved
             rows = [row for row in held.by_node().get(name, []) if row.run_id == run_id]
             if rows and (refused := held.unapprovable(name, rows)):
                 raise refused
