@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy
 
+from strandline.errors import StrandlineError
 from strandline.project import load
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
@@ -48,7 +49,14 @@ def failed(tmp_path, platform, url, *, read=None, steps=(), sql=None, login=None
     assert SECRET not in text
     assert not any(word in text for word in ("Traceback", "java.", "py4j", "\tat ", "org.apache", "sqlalchemy", "\n"))
     assert committed(tmp_path) == before
+    assert error["file"] == "strandline.yaml"
+    assert line_of(tmp_path, error)
     return error
+
+
+def line_of(tmp_path, error):
+    """The text of the line that an error names."""
+    return (tmp_path / "strandline.yaml").read_text().splitlines()[error["line"] - 1].strip()
 
 
 def committed(tmp_path):
@@ -148,7 +156,7 @@ def test_a_value_that_cannot_be_cast(tmp_path, platform, shop):
 def test_duplicate_keys_are_shown(tmp_path, platform, shop):
     error = failed(tmp_path, platform, shop, mode="upsert", keys=["id"])
     assert error["code"] == "duplicate_keys"
-    assert "1 key of (id) occur more than once in the rows to write, for example id=1" in error["message"]
+    assert "1 key of (id) occurs more than once in the rows to write, for example id=1" in error["message"]
     assert "deduplicate" in error["hint"]
     assert load(tmp_path).plan(platform=platform).nodes[0].error == error  # a plan says the same
 
@@ -185,3 +193,41 @@ def test_a_name_that_delta_cannot_hold(tmp_path, platform, shop):
     error = failed(tmp_path, platform, shop, steps=[("rename", {"columns": {"name": "first name"}})])
     assert "cannot have a column called `first name`" in error["message"]
     assert "first_name" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line", "told"),
+    [
+        ({"steps": [("drop", {"columns": ["amount"]}), ("filter", {"condition": "amount > 1"})]}, "- operation: filter",
+         "n: transform.steps[1] (filter): "),
+        ({"sql": "SELECT source.amuont FROM source"}, "transformation_sql: SELECT source.amuont FROM source",
+         "n: transformation_sql, source: "),
+        ({"read": {"table": "tt"}}, "read:", "connection `erp`: "),
+        ({"partition_by": ["amuont"]}, "partition_by:", "n: write.partition_by: "),
+        ({"mode": "upsert", "keys": ["id"]}, "- name: n", "1 key of (id) occurs more than once in the rows to write, "),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_line_of_the_key_to_change(tmp_path, pandas_platform, shop, wrong, line, told):
+    error = failed(tmp_path, pandas_platform, shop, **wrong)
+    assert line_of(tmp_path, error) == line
+    assert error["message"].startswith(told)
+    with pytest.raises(StrandlineError) as raised:
+        load(tmp_path).run(platform=pandas_platform, check=True)
+    assert raised.value.line == error["line"]
+
+
+def test_the_second_target_of_a_node_has_a_line_of_its_own(tmp_path, pandas_platform, shop):
+    writes = [{"connection": "lake", "table": t, "mode": "append", "partition_by": [c]} for t, c in (("a", "id"), ("b", "x"))]
+    node = {"name": "n", "read": {"connection": "erp", "query": "SELECT id, name FROM t"}, "write": writes}
+    project = make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}})
+    first, second = project.run(platform=pandas_platform).nodes
+    assert line_of(tmp_path, first.error) == "- name: n"  # it was taken back, because the other one failed
+    lines = (tmp_path / "strandline.yaml").read_text().splitlines()
+    assert lines[second.error["line"] - 1 : second.error["line"] + 1] == ["    partition_by:", "    - x"]
+
+
+def test_a_secret_that_is_not_set_is_told_at_its_connection(tmp_path, pandas_platform, monkeypatch):
+    monkeypatch.delenv("STRANDLINE_TEST_PASSWORD", raising=False)
+    login = {"user": "etl", "password": "${env:STRANDLINE_TEST_PASSWORD}"}
+    error = failed(tmp_path, pandas_platform, "postgresql://127.0.0.1:1/shop", login=login)
+    assert line_of(tmp_path, error) == "password: ${env:STRANDLINE_TEST_PASSWORD}"

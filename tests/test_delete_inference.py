@@ -1236,10 +1236,10 @@ SNAPSHOT = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "
 @pytest.mark.parametrize(
     ("more", "by"),
     [
-        ({"transform": {"steps": [TENFOLD]}}, "step 1 (derive)"),
+        ({"transform": {"steps": [TENFOLD]}}, "transform.steps[0] (derive)"),
         (
             {"transform": {"steps": [{"operation": "sql", "params": {"query": REWRITING.format("source")}}]}},
-            "step 1 (sql)",
+            "transform.steps[0] (sql)",
         ),
         ({"transformation_sql": REWRITING.format("source")}, "transformation_sql"),
     ],
@@ -1273,7 +1273,7 @@ def test_a_mark_that_is_rewritten_says_nothing_of_the_window(quick):
     quick.put("orders", ORDERS, (1, 1, june(1)), (2, 1, june(5)), (3, 1, june(9)))
     result = quick.run()
     assert result.deleted == 0
-    assert any("written anew by step 1 (derive)" in w for w in result.warnings)
+    assert any("written anew by transform.steps[0] (derive)" in w for w in result.warnings)
 
 
 def test_what_is_approved_is_looked_for_in_the_whole_source(quick):

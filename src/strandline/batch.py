@@ -18,7 +18,7 @@ from strandline.config.model import NodeConfig
 from strandline.config.writes import WriteConfig, instant
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource, Staged
-from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError
+from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError, located
 from strandline.guard.verdict import Verdict, judge
 from strandline.job import Job, feeds_snapshots
 from strandline.journal import log
@@ -47,6 +47,7 @@ from strandline.strategy.changes import (
 from strandline.strategy.duplicates import duplicates
 from strandline.strategy.question import Keeping, Question
 from strandline.transform import registry
+from strandline.transform.lineage import step_name
 from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import Detection, EngineContext
 from strandline.transform.sql import run_sql
@@ -128,10 +129,11 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
 def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
     """A query of the user's over named rows, with Spark's types on either engine."""
     where = f"{job.node.name}: transformation_sql"
-    if engine.dialect != "spark":
-        refuse_untested(tree, where)
-    query = run_sql(tree, sources, where)
-    return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
+    with located("transformation_sql"):
+        if engine.dialect != "spark":
+            refuse_untested(tree, where)
+        query = run_sql(tree, sources, where)
+        return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
 
 
 def shaped(job: Job, engine: Engine, rows: Relation) -> Relation:
@@ -144,8 +146,9 @@ def _steps(node: NodeConfig, context: EngineContext) -> EngineContext:
         step = registry.get(config.operation)
         if step is None:
             raise TransformError(f"{node.name}: there is no step `{config.operation}`")
-        where = f"{node.name}, step {index + 1} ({config.operation})"
-        context = step.run(replace(context, where=where), step.param_model(**config.params))
+        where = f"{node.name}: {step_name(index, config.operation)}"
+        with located("transform", "steps", index):
+            context = step.run(replace(context, where=where), step.param_model(**config.params))
     return context
 
 

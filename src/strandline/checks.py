@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
-from strandline.errors import TableError, TransformError, UnknownColumn
+from strandline.errors import TableError, TransformError, UnknownColumn, located
 from strandline.job import Job
 from strandline.sql.portable import parse
 from strandline.types import Relation, TableState
@@ -20,7 +20,8 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
         for name in (found,) if isinstance(found, str) else found:
             stays = key == "track" and state is not None and name in state.schema  # gone from the source only
             if name not in rows.schema and not stays:
-                raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
+                with located("write", key):
+                    raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
     if not rows.schema.columns:
         raise TransformError(f"{job.node.name}: there are no columns to write")
     for name in roles.values():

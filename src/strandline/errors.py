@@ -47,10 +47,13 @@ class StrandlineError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.loc: tuple[str | int, ...] = ()  # the key of its node that it belongs to
+        self.file: str | None = None
+        self.line: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The shape that `--json` prints under `error`."""
-        return {"code": self.code, "message": self.message, "file": None, "line": None, "hint": self.hint}
+        return {"code": self.code, "message": self.message, "file": self.file, "line": self.line, "hint": self.hint}
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,8 @@ class ConfigError(StrandlineError):
         return {
             "code": self.code,
             "message": f"{first.key}: {first.message}" if first.key else first.message,
-            "file": first.file,
-            "line": first.line,
+            "file": first.file or self.file,
+            "line": first.line or self.line,
             "hint": first.hint,
             "problems": [vars(p) for p in self.problems],
         }
@@ -207,8 +210,8 @@ class DuplicateKeys(NodeError):
         self.keys, self.count, self.samples = list(keys), count, [list(s) for s in samples]
         shown = "; ".join(", ".join(f"{k}={v!r}" for k, v in zip(keys, s, strict=True)) for s in samples)
         super().__init__(
-            f"{count} key{'s' if count != 1 else ''} of ({', '.join(keys)}) occur more than once in the rows to write, "
-            f"for example {shown}",
+            f"{count:,} key{' of' if count == 1 else 's of'} ({', '.join(keys)}) occur{'s' if count == 1 else ''} "
+            f"more than once in the rows to write, for example {shown}",
             hint=f"add a `deduplicate` step with keys: [{', '.join(keys)}] and an order_by that says which row wins",
         )
 
@@ -287,6 +290,16 @@ class Overtaken(CommitConflict):
     code = "overtaken"
     exit_code = 4
     retryable = False
+
+
+@contextmanager
+def located(*loc: str | int) -> Iterator[None]:
+    """Errors raised inside belong to this key of the node, unless they know a narrower one."""
+    try:
+        yield
+    except StrandlineError as e:
+        e.loc = e.loc or loc
+        raise
 
 
 def internal(error: Exception) -> NodeError:

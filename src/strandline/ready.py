@@ -10,6 +10,7 @@ from typing import Any
 from strandline import batch as batches
 from strandline import history, slices, target_filter, through
 from strandline.batch import Landing, Outcome
+from strandline.boundary import failed
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.ledger import BEFORE, FORMERLY, MODE, ORIGINS, READS, SINCE, ChangeRow
@@ -212,7 +213,7 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         counts.held,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(outcome.warnings),
-        error=refusal.as_dict() if refusal else None,
+        error=failed(job.project, job.node.name, refusal).error if refusal else None,
         found_deletes=verdict.found if verdict else None,
         verdict=verdict.kind if verdict else None,
         delete_percent=round(verdict.percent, 3) if verdict and verdict.percent is not None else None,

@@ -45,6 +45,13 @@ class Project:
         """The targets of the node that this one belongs to, in their order; itself when it is the only one."""
         return next((names for names in self.groups.values() if name in names), (name,))
 
+    def place(self, node: str, loc: Loc = ()) -> Place:
+        """The line of a key of a node; of the node when the key is not written down."""
+        names = self.together(node)
+        if len(names) > 1 and loc[:1] == ("write",):
+            loc = ("write", names.index(node), *loc[1:])
+        return self.positions.place(("nodes", names[0], *loc))
+
 
 def load_project(path: str | Path) -> Project:
     """Load the project of a folder or a file; raise a ConfigError that holds every mistake found."""

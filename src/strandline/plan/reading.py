@@ -13,6 +13,7 @@ from strandline.config.connections import FilesConnection, LakeConnection, SqlCo
 from strandline.config.deletes import DeleteDetectionConfig
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
+from strandline.config.positions import Loc
 from strandline.config.reads import ReadConfig, SourceConfig
 from strandline.engine.base import FileSource, LakeSource, Source, SqlEndpoint, SqlSource
 from strandline.errors import ReadError
@@ -31,6 +32,7 @@ class Input:
     alias: str
     read: ReadConfig
     label: str
+    loc: Loc = ("read",)  # its key in the node
 
     @property
     def key(self) -> str:
@@ -42,9 +44,9 @@ class Input:
 def inputs(node: NodeConfig) -> list[Input]:
     """The sources of a node in order."""
     found = []
-    for _, read in node.reads():
+    for loc, read in node.reads():
         alias = read.alias if isinstance(read, SourceConfig) else "source"
-        found.append(Input(alias, read, f"{read.connection}.{read.table or read.path or 'query'}"))
+        found.append(Input(alias, read, f"{read.connection}.{read.table or read.path or 'query'}", loc))
     return found
 
 
