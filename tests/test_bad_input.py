@@ -9,9 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy
+from sqlglot import exp
 
-from strandline.errors import StrandlineError
+from strandline.errors import StrandlineError, UnknownColumn
 from strandline.project import load
+from strandline.sql.portable import parse
+from strandline.sql.spoken import spoken
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -142,7 +145,7 @@ def test_a_table_that_is_not_delta(tmp_path, platform, shop):
 def test_a_column_that_does_not_exist_names_the_nearest(tmp_path, platform, shop, steps, sql, write):
     error = failed(tmp_path, platform, shop, steps=steps, sql=sql, **write)
     assert error["code"] == "unknown_column"
-    assert "there is no column `amuont`" in error["message"]
+    assert "there is no column `amuont`; there are: id, name, amount" in error["message"]
     assert error["hint"] == "did you mean `amount`?"
 
 
@@ -217,7 +220,9 @@ def test_an_error_names_the_line_of_the_key_to_change(tmp_path, pandas_platform,
 
 
 def test_the_second_target_of_a_node_has_a_line_of_its_own(tmp_path, pandas_platform, shop):
-    writes = [{"connection": "lake", "table": t, "mode": "append", "partition_by": [c]} for t, c in (("a", "id"), ("b", "x"))]
+    writes = [
+        {"connection": "lake", "table": t, "mode": "append", "partition_by": [c]} for t, c in (("a", "id"), ("b", "x"))
+    ]
     node = {"name": "n", "read": {"connection": "erp", "query": "SELECT id, name FROM t"}, "write": writes}
     project = make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}})
     first, second = project.run(platform=pandas_platform).nodes
@@ -231,3 +236,54 @@ def test_a_secret_that_is_not_set_is_told_at_its_connection(tmp_path, pandas_pla
     login = {"user": "etl", "password": "${env:STRANDLINE_TEST_PASSWORD}"}
     error = failed(tmp_path, pandas_platform, "postgresql://127.0.0.1:1/shop", login=login)
     assert line_of(tmp_path, error) == "password: ${env:STRANDLINE_TEST_PASSWORD}"
+
+
+def test_a_wrong_column_of_a_join_lists_the_columns_of_each_source(tmp_path, platform, shop):
+    reads = [{"connection": "erp", "table": "t", "alias": a} for a in ("a", "b")]
+    sql = "SELECT a.id, nmae FROM a JOIN (SELECT id AS other FROM b) x ON x.other = a.id"
+    node = {"name": "n", "sources": reads, "transformation_sql": sql}
+    node["write"] = {"connection": "lake", "table": "t", "mode": "overwrite"}
+    error = (
+        make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}})
+        .run(platform=platform)
+        .nodes[0]
+        .error
+    )
+    assert error["message"] == (
+        "n: transformation_sql: there is no column `nmae`; there are: a: id, name, amount; b: id, name, amount"
+    )
+    assert error["hint"] == "did you mean `name`?"
+
+
+def test_of_very_many_columns_the_nearest_are_listed():
+    error = UnknownColumn("amuont", [*(f"column_{i}" for i in range(200)), "amount"], where="n")
+    assert error.message.startswith("n: there is no column `amuont`; there are 201, the nearest: amount, ")
+    assert len(error.message) < 250
+    assert error.hint == "did you mean `amount`?"
+
+
+def test_an_alias_that_is_no_source_is_told_where_a_struct_might_have_been(tmp_path, platform):
+    """Where rows may hold a struct only the run can tell: `k.id` might be a part of `k`."""
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    pq.write_table(pa.table({"id": [1], "k": [{"x": 2}]}), landing / "a.parquet")
+    node = {
+        "name": "n",
+        "read": {"connection": "files", "path": "a.parquet"},
+        "transformation_sql": "SELECT k.x FROM source",
+    }
+    node["write"] = {"connection": "lake", "table": "t", "mode": "overwrite"}
+    assert make_project(tmp_path, [node]).run(platform=platform).nodes[0].inserted == 1
+    node["transformation_sql"] = "SELECT sorce.id FROM source"
+    error = make_project(tmp_path, [node]).run(platform=platform).nodes[0].error
+    assert error["message"] == "n: transformation_sql: `sorce.id`: `sorce` is not one of the sources: `source`"
+    assert error["hint"] == "did you mean `source`?"
+
+
+@pytest.mark.parametrize(
+    "written", ["date_format(name, 'y')", "Collect_List(name)", "zeroifnull(id)", "transform(array(id), x -> x)"]
+)
+def test_a_function_is_named_as_it_was_written(written):
+    tree = parse(f"SELECT {written} FROM source", "")
+    function = next(tree.find_all(exp.Func))
+    assert spoken(function) == f"the function {written[: written.index('(')]}()"

@@ -50,7 +50,7 @@ from strandline.transform import registry
 from strandline.transform.lineage import step_name
 from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import Detection, EngineContext
-from strandline.transform.sql import run_sql
+from strandline.transform.sql import columns_told, run_sql
 from strandline.types import Column, Relation, Schema, Snapshot, Table, TableState
 
 
@@ -133,7 +133,9 @@ def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Rel
         if engine.dialect != "spark":
             refuse_untested(tree, where)
         query = run_sql(tree, sources, where)
-        return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
+        query = query if engine.dialect == "spark" else spark_types(query, sources.values(), where)
+        with columns_told(sources, where):
+            return engine.query(query)
 
 
 def shaped(job: Job, engine: Engine, rows: Relation) -> Relation:

@@ -30,10 +30,12 @@ so that `--json` and tests never parse a sentence.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+_SHOWN = 60  # columns in one message
 
 
 class StrandlineError(Exception):
@@ -193,12 +195,23 @@ class UnknownColumn(TransformError):
 
     code = "unknown_column"
 
-    def __init__(self, column: str, known: Iterable[str], *, where: str) -> None:
-        self.column, self.known = column, list(known)
+    def __init__(self, column: str, known: Iterable[str] | Mapping[str, Iterable[str]], *, where: str) -> None:
+        groups = {k: list(v) for k, v in known.items()} if isinstance(known, Mapping) else {"": list(known)}
+        self.column, self.known = column, [name for names in groups.values() for name in names]
         super().__init__(
-            f"{where}: there is no column `{column}`; there are: {', '.join(self.known) or 'none'}",
+            f"{where}: there is no column `{column}`; {_columns(column, groups)}",
             hint=did_you_mean(column, self.known),
         )
+
+
+def _columns(wanted: str, groups: Mapping[str, Sequence[str]]) -> str:
+    """The columns that there are, by source where there are several; of very many the nearest."""
+    listed = [name for names in groups.values() for name in names]
+    if len(listed) > _SHOWN:
+        near = difflib.get_close_matches(wanted, listed, n=10, cutoff=0)
+        return f"there are {len(listed)}, the nearest: {', '.join(near)}"
+    texts = [f"{k}: {', '.join(names)}" if len(groups) > 1 else ", ".join(names) for k, names in groups.items()]
+    return f"there are: {'; '.join(texts) or 'none'}"
 
 
 class DuplicateKeys(NodeError):

@@ -403,7 +403,7 @@ class StrandlineProject:
 
 def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProject:
     """Load a project from a folder or a file."""
-    return StrandlineProject(load_project(path), engine=engine)
+    return StrandlineProject(load_project(path, engine), engine=engine)
 
 
 def _patterns(select: str | Iterable[str] | None) -> list[str]:

@@ -53,8 +53,11 @@ class Project:
         return self.positions.place(("nodes", names[0], *loc))
 
 
-def load_project(path: str | Path) -> Project:
-    """Load the project of a folder or a file; raise a ConfigError that holds every mistake found."""
+def load_project(path: str | Path, engine: str | None = None) -> Project:
+    """Load the project of a folder or a file, for its own engine or another one.
+
+    Raises a ConfigError that holds every mistake found.
+    """
     file = _project_file(Path(path))
     files = _Files(file)
     files.read()
@@ -65,9 +68,9 @@ def load_project(path: str | Path) -> Project:
     config, mistakes = _validated(nodes.raw)
     complete = not files.unreadable
     parts = (
-        parts_of(config, nodes, files.root, complete=complete)
+        parts_of(config, nodes, files.root, engine, complete=complete)
         if config
-        else salvaged(nodes, files.root, complete=complete)
+        else salvaged(nodes, files.root, engine, complete=complete)
     )
     # What several targets share is wrong once.
     mistakes = list(dict.fromkeys(nodes.written(m) for m in (*mistakes, *check(parts))))

@@ -59,7 +59,7 @@ def origin(project: Project, input_: Input) -> str:
     """Where a source is, told from others that are called the same, and without anything secret."""
     connection, read = project.config.connections[input_.read.connection], input_.read
     remote = isinstance(connection, SqlConnection) and not str(connection.url or "").startswith("sqlite")
-    place = connection.model_dump(mode="json", exclude={"user", "password"})
+    place = connection.model_dump(mode="json", exclude={"user", "password", "shared"})
     told = [place, None if remote else str(project.root), read.table, read.path, read.query]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -120,6 +120,7 @@ def _files(project: Project, node: NodeConfig, read: ReadConfig, connection: Fil
         header=options.header if options else True,
         null_value=options.null_value if options else None,
         multiline=options.multiline if options else True,
+        encoding=options.encoding if options else "utf-8",
         file_column=SOURCE_FILE if node.write.metadata().source_file else None,
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from sqlglot import exp
 
+from strandline.config.queries import unknown_qualifiers
 from strandline.errors import TransformError, UnknownColumn, did_you_mean
 from strandline.sql.expr import ident
 from strandline.types import Relation
@@ -31,7 +33,18 @@ def run_sql(tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> exp.
             node.set("alias", exp.TableAlias(this=ident(node.name)))
         node.set("this", ident(by_fold[name].name))
     _check_columns(tree, by_fold, where)
+    for mistake in unknown_qualifiers(tree, sources, (n for rows in sources.values() for n in rows.schema.names)):
+        raise TransformError(f"{where}: {mistake.message}", hint=mistake.hint)
     return tree
+
+
+@contextmanager
+def columns_told(sources: Mapping[str, Relation], where: str) -> Iterator[None]:
+    """An engine that misses a column names a few others; the error names those that the sources have."""
+    try:
+        yield
+    except UnknownColumn as e:
+        raise UnknownColumn(e.column, {alias: r.schema.names for alias, r in sources.items()}, where=where) from e
 
 
 def _check_columns(tree: exp.Query, sources: Mapping[str, Relation], where: str) -> None:

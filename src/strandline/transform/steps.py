@@ -17,7 +17,7 @@ from strandline.sql.hash import key_hash, value_hash
 from strandline.sql.portable import checked_cast
 from strandline.sql.typing import spark_types
 from strandline.transform.registry import Detection, EngineContext, transform
-from strandline.transform.sql import run_sql
+from strandline.transform.sql import columns_told, run_sql
 
 
 class Params(BaseModel):
@@ -149,10 +149,12 @@ class SqlParams(Params):
 
 @transform("sql", category="rows", param_model=SqlParams)
 def sql(context: EngineContext, params: SqlParams) -> EngineContext:
-    query = run_sql(context.parse(params.query), {"source": context.rows}, context.where)
+    source = {"source": context.rows}
+    query = run_sql(context.parse(params.query), source, context.where)
     if context.engine.dialect != "spark":
         query = spark_types(query, [context.rows], context.where)
-    return context.with_rows(query)
+    with columns_told(source, context.where):
+        return context.with_rows(query)
 
 
 class SurrogateKeyParams(Params):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from strandline.engine.local.workspace import LocalWorkspace
 
 _BATCH = 50_000
+_LONGEST_LINE = 64 * 1024 * 1024
 
 
 def sql(workspace: LocalWorkspace, source: SqlSource) -> tuple[str, int]:
@@ -157,7 +158,8 @@ def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
             "allow_quoted_nulls": lit(False),
             "auto_detect": lit(False),
             "strict_mode": lit(True),
-            "max_line_size": lit(64 * 1024 * 1024),
+            "max_line_size": lit(_LONGEST_LINE),
+            "buffer_size": lit(_LONGEST_LINE),  # DuckDB would take sixteen times as much for a compressed file
             "columns": _struct(dict.fromkeys(group.columns, "VARCHAR")),
         }
         here = {c.casefold() for c in group.columns}

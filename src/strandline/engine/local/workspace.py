@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -16,6 +17,7 @@ from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source,
 from strandline.engine.local import delta, feeds, scans
 from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
+from strandline.engine.sources.files import in_utf8
 from strandline.engine.staging import scratch, sweep_scratch
 from strandline.errors import TransformError
 from strandline.faults import point
@@ -30,8 +32,9 @@ class LocalWorkspace:
 
     dialect = "duckdb"
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
         self.connection = connection
+        self.folder = folder
         self._numbers = itertools.count(1)
         self._kept: list[object] = []  # Arrow objects that views refer to
         self.files: list[FileSource] = []  # read lazily, so their faults appear anywhere
@@ -39,6 +42,7 @@ class LocalWorkspace:
     def scan(self, source: Source) -> Scan:
         with translated(source.label, self.files):
             if isinstance(source, FileSource):
+                source = in_utf8(source, self.folder / self.fresh("text"))
                 self.files.append(source)
             if isinstance(source, SqlSource):
                 name, rows = scans.sql(self, source)
@@ -149,7 +153,7 @@ class LocalPlatform:
                 connection.execute("SET enable_progress_bar = false")
                 for macro in DUCK_MACROS:
                     connection.execute(macro)
-                yield LocalWorkspace(connection)
+                yield LocalWorkspace(connection, folder)
             finally:
                 connection.close()
 

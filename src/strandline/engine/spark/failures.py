@@ -63,7 +63,7 @@ def _translate(error: Exception, text: str, where: str, files: Sequence[FileSour
     if isinstance(error, AnalysisException) and "UNRESOLVED_COLUMN" in text:
         name = re.search(r"with name (\S+?) cannot be resolved", text)
         known = re.search(r"\[([^\]]*)\]\. SQLSTATE", text)
-        names = re.findall(r"`([^`]+)`", known[1]) if known else []
+        names = re.findall(r"`([^`]+)`(?!\.)", known[1]) if known else []
         return UnknownColumn(name[1].split(".")[-1].strip("`") if name else "?", names, where="SQL")
     if _CONFLICT.search(text):
         return CommitConflict(f"{where}: somebody else committed at the same moment", hint="run again")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from strandline.config.resolve import control_location, resolve_secrets
+from strandline.config.resolve import control_location, resolve_secrets, unseen
 from strandline.engine.base import Engine
 from strandline.engine.spark.jars import PACKAGES, resolve
 from strandline.engine.spark.java import ensure_java
@@ -59,6 +59,8 @@ class SparkPlatform:
         sweep_scratch()  # the rows of plans are staged there
         active = SparkSession.getActiveSession()
         if active is not None:
+            for name, message, hint in unseen(project.config.connections, active.sparkContext.master):
+                raise EngineError(f"connection `{name}`: {message}", hint=hint)
             return cls(active, rows, owned=False)
         return cls(_local_session(project), rows, owned=True)
 
