@@ -67,11 +67,13 @@ class Problem:
     line: int | None = None
     key: str | None = None
     hint: str | None = None
+    excerpt: str | None = None  # the lines around it, where their layout is what is wrong
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
         key = f"{self.key}: " if self.key else ""
-        return f"{where}{key}{self.message}" + (f"\n    → {self.hint}" if self.hint else "")
+        shown = f"\n{self.excerpt}" if self.excerpt else ""
+        return f"{where}{key}{self.message}{shown}" + (f"\n    → {self.hint}" if self.hint else "")
 
 
 class ConfigError(StrandlineError):

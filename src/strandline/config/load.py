@@ -172,7 +172,9 @@ class _Files:
         except OSError as error:
             self.problems.append(Problem(f"the file cannot be read: {error.strerror}", file=label))
             document = Document(None)
-        self.problems += [Problem(m.message, file=label, line=m.line, hint=m.hint) for m in document.mistakes]
+        self.problems += [
+            Problem(m.message, file=label, line=m.line, hint=m.hint, excerpt=m.excerpt) for m in document.mistakes
+        ]
         self.unreadable |= document.values is None
         return document
 
