@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy
+from deltalake import write_deltalake
 from sqlglot import exp
 
 from strandline.errors import StrandlineError, UnknownColumn
@@ -287,3 +288,26 @@ def test_a_function_is_named_as_it_was_written(written):
     tree = parse(f"SELECT {written} FROM source", "")
     function = next(tree.find_all(exp.Func))
     assert spoken(function) == f"the function {written[: written.index('(')]}()"
+
+
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.thorough)])
+def test_not_null_names_the_column_and_nothing_is_written(tmp_path, platform, shop, mode):
+    """Also no column is added: the rows are looked at before the table gets its new columns."""
+    declared = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
+    write_deltalake(tmp_path / "lake" / "t", pa.table({"id": [9], "name": ["z"]}, declared))
+    write = {"mode": mode, **({"keys": ["id"]} if mode == "upsert" else {})}
+    query = "SELECT 1 AS id, NULL AS name, 'x' AS new UNION ALL SELECT 2, 'b', 'y' ORDER BY id"
+    error = failed(
+        tmp_path, platform, shop, read={"query": query}, steps=[("cast", {"columns": {"name": "string"}})], **write
+    )
+    some = ", for example id=1" if mode == "upsert" else ""
+    assert error["message"] == (
+        f"lake.t: column `name` is NOT NULL in the table, and 1 of the rows to write has NULL there{some}; "
+        "nothing was written"
+    )
+    error = failed(tmp_path, platform, shop, read={"query": "SELECT 1 AS id, 'x' AS new"}, **write)
+    told = "lake.t: column `name` is NOT NULL in the table, and the rows to write do not bring it; nothing was written"
+    assert error["message"] == told
+    planned = load(tmp_path).plan(platform=platform).nodes[0]
+    assert planned.error == error
+    assert read_table(tmp_path / "lake" / "t").names == ["id", "name"]

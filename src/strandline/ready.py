@@ -12,6 +12,7 @@ from strandline import history, slices, target_filter, through
 from strandline.batch import Landing, Outcome
 from strandline.boundary import failed
 from strandline.changelog import change_rows, evidence, sample_deletes
+from strandline.checks import check_required
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.ledger import BEFORE, FORMERLY, MODE, ORIGINS, READS, SINCE, ChangeRow
 from strandline.engine.base import Engine
@@ -98,6 +99,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
     try:
         outcome = _still_held(job, _judged(job, engine, state))
+        check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):
             raise named from e

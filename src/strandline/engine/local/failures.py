@@ -32,7 +32,7 @@ def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
         if known := refused(where, e):
             raise known from e
         first = str(e).strip().splitlines()[0]
-        raise TableError(f"{where}: {first}", hint="the table format (deltalake) said so; nothing was written") from e
+        raise TableError(f"{where}: {first}", hint="the table format (deltalake) said so; no row was written") from e
     except OSError as e:  # deltalake's own, too
         raise refused(where, e) or e from e
 
@@ -49,4 +49,4 @@ def _translate(error: duckdb.Error, text: str, where: str) -> NodeError:
         return ReadError(f"{where}: {first.removeprefix('IO Error: ')}")
     if isinstance(error, duckdb.OutOfMemoryException):
         return NodeError(f"{where}: out of memory: {first}", hint="run it on engine: spark")
-    return TransformError(f"{first.split(': ', 1)[-1]}", hint="the in-process engine (DuckDB) said so")
+    return TransformError(f"{first.split(': ', 1)[-1]}", hint="the local engine (DuckDB) said so")
