@@ -368,7 +368,8 @@ def taken_back(job: Job, engine: Engine, state: TableState, coverage: Mapping[st
     version, held = coverage.get(BACK), int(coverage.get("held", 0))
     changes = restore.untouched(state, held)
     if version is not None:
-        changes = restore.without(job.target, engine, state, version)
+        keys = [c.name for k in job.node.write.keys if job.node.write.keyed and (c := state.schema.get(k))]
+        changes = restore.without(job.target, engine, state, version, keys)
     return Ready(changes, coverage, lambda: None, versions_of(job, coverage))
 
 

@@ -65,7 +65,7 @@ class NodeLines:
 
 
 class UndoLines(NodeLines):
-    """The same for tables that are put back: what came and what went."""
+    """The same for tables that are put back: the rows that are back, changed back, and gone."""
 
     def header(self) -> str | None:
         return None
@@ -75,7 +75,9 @@ class UndoLines(NodeLines):
             return super().line(r)
         sign = self.talk.paint(SIGNS[r.status], COLOURS[r.status])
         name = shortened(r.name, self.width).ljust(self.width)
-        return f"{sign} {name}  {plural(r.inserted, 'row')} back, {plural(r.deleted, 'row')} gone"
+        counts = ((r.inserted, "back"), (r.updated, "changed back"), (r.deleted, "gone"))
+        told = ", ".join(f"{plural(n, 'row')} {word}" for n, word in counts if n)
+        return f"{sign} {name}  {told or 'no row to put back'}"
 
     def details(self, r: NodeResult) -> list[str]:
         return node_error(r.error, self.talk.width) if r.error else []
