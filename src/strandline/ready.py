@@ -194,6 +194,12 @@ def _counted(job: Job, engine: Engine, outcome: Outcome) -> ChangeSet:
     return replace(outcome.changes, additions=staged.relation, counts=Counts(**staged.measures))
 
 
+def _kind(verdict: Verdict | None, counts: Counts) -> str | None:
+    """The verdict on all deletes that a run would find: those that wait for a person are not applied either."""
+    applied = verdict is None or verdict.applied
+    return "hold" if applied and counts.held else verdict.kind if verdict else None
+
+
 def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[PlannedNode, Planned, Ready]:
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
@@ -217,7 +223,7 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         warnings=list(outcome.warnings),
         error=failed(job.project, job.node.name, refusal).error if refusal else None,
         found_deletes=verdict.found if verdict else None,
-        verdict=verdict.kind if verdict else None,
+        verdict=_kind(verdict, counts),
         delete_percent=round(verdict.percent, 3) if verdict and verdict.percent is not None else None,
         sample_deletes=sample_deletes(engine, outcome),
         reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,

@@ -88,11 +88,12 @@ def _deletes(r: PlannedNode) -> Iterator[str]:
     if not r.sample_deletes:
         return
     share = f" ({r.delete_percent:.1f}% of the living rows)" if r.delete_percent is not None else ""
-    fate = {
-        "apply": f"{plural(r.deleted, 'row')}{share} would be deleted: ",
-        "refuse": f"{plural(r.found_deletes or 0, 'row')}{share} would be deleted, which is refused: ",
-    }
-    yield f"{fate.get(r.verdict or 'apply', '')}{r.reason}"
+    fate = ""
+    if r.deleted:  # beside others that are held, perhaps
+        fate = f"{plural(r.deleted, 'row')}{share} would be deleted: "
+    elif r.verdict == "refuse":
+        fate = f"{plural(r.found_deletes or 0, 'row')}{share} would be deleted, which is refused: "
+    yield f"{fate}{r.reason}"
     keys = "; ".join(", ".join(f"{k}={v}" for k, v in key.items()) for key in r.sample_deletes)
     yield f"for example {keys}"
 

@@ -49,7 +49,8 @@ def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = Fa
         talk.answer(talk.paint(head, "dim"))
         for node, line in zip(nodes, lines, strict=True):
             failed = node["status"] == "FAILED"
-            talk.answer(talk.paint(line, "red") if failed else line, failure=failed)
+            colour = {"FAILED": "red", "HELD": "yellow"}.get(node["status"])
+            talk.answer(talk.paint(line, colour) if colour else line, failure=failed)
             for note in _notes(node):
                 for text in indented(note, talk.width):
                     talk.answer(text, failure=failed)
@@ -94,6 +95,7 @@ def _states(project: StrandlineProject) -> list[dict[str, Any]]:
     return [
         {
             **s,
+            "status": "HELD" if s["status"] == "SUCCESS" and held.get(s["name"]) else s["status"],
             "meaning": _meaning(s, failed.get(s["name"])),
             "recovery": _recovery(s, mended.get(s["name"])),
             "holds": held.get(s["name"], {}),
