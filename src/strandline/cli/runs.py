@@ -105,8 +105,15 @@ def held_by(project: StrandlineProject) -> dict[str, int]:
 
 
 def starting(project: StrandlineProject) -> str | None:
-    """What to say while the engine starts; the one in process is there at once."""
-    return "starting Spark" if project.engine_name == "spark" else None
+    """What to say while the engine starts; the local one is there at once."""
+    from strandline.engine import spark_installed
+
+    if project.engine_name != "spark" or not spark_installed():
+        return None
+    from strandline.engine.spark.jars import DOWNLOAD, PACKAGES, cached
+
+    there = cached((*PACKAGES, *project.config.config.spark.packages))
+    return "starting Spark" if there else f"downloading the jars that Spark needs ({DOWNLOAD}), starting Spark"
 
 
 def _foreseen(result: PlanResult) -> str:

@@ -19,7 +19,7 @@ from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
 from strandline.engine.sources.files import in_utf8
 from strandline.engine.staging import scratch, sweep_scratch
-from strandline.errors import TransformError
+from strandline.errors import EngineError, TransformError
 from strandline.faults import point
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.portable import DUCK_MACROS, render
@@ -80,8 +80,11 @@ class LocalWorkspace:
             return list(zip(*columns, strict=True))
 
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
-        import pandas as pd
-
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            hint = "pip install 'strandline[pandas]'"
+            raise EngineError("a python step needs pandas, which is not installed", hint=hint) from None
         frame = self.arrow(rows_of(rows)).read_all().to_pandas(types_mapper=pd.ArrowDtype)
         result = function(frame)
         if not isinstance(result, pd.DataFrame):
