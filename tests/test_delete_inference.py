@@ -1217,7 +1217,7 @@ def test_deletes_in_a_window_that_moves_on(quick, answer, found_later):
     quick.run()
     quick.put("orders", ORDERS, (2, 10, june(2)), (3, 10, june(2)))
     if answer == "error":
-        with pytest.raises(DeleteThresholdExceeded, match="1 rows exceed 0"):
+        with pytest.raises(DeleteThresholdExceeded, match="1 row exceeds 0"):
             quick.run()
     else:
         assert numbers(quick.run()) == (0, 2, 0, 0, int(answer == "hold"))

@@ -27,7 +27,7 @@ from strandline.schema.diff import Fit, fit
 from strandline.slices import Slice
 from strandline.sql.expr import col, lit, named, negate, one_of, rows_of, select, table
 from strandline.sql.portable import family, parse, refuse_untested
-from strandline.sql.typing import spark_expression, spark_types
+from strandline.sql.typing import spark_expression
 from strandline.strategy import announced, decisions
 from strandline.strategy import append as appending
 from strandline.strategy.announced import ANNOUNCED
@@ -50,8 +50,9 @@ from strandline.transform import registry
 from strandline.transform.lineage import step_name
 from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import Detection, EngineContext
-from strandline.transform.sql import columns_told, run_sql
+from strandline.transform.sql import run_query
 from strandline.types import Column, Relation, Schema, Snapshot, Table, TableState
+from strandline.words import agree, plural
 
 
 @dataclass(frozen=True)
@@ -128,14 +129,8 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
 
 def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
     """A query of the user's over named rows, with Spark's types on either engine."""
-    where = f"{job.node.name}: transformation_sql"
     with located("transformation_sql"):
-        if engine.dialect != "spark":
-            refuse_untested(tree, where)
-        query = run_sql(tree, sources, where)
-        query = query if engine.dialect == "spark" else spark_types(query, sources.values(), where)
-        with columns_told(sources, where):
-            return engine.query(query)
+        return run_query(engine, tree, sources, f"{job.node.name}: transformation_sql")
 
 
 def shaped(job: Job, engine: Engine, rows: Relation) -> Relation:
@@ -418,7 +413,9 @@ def judged(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> tu
         warnings.append(verdict.warning)
         log.log(INFO if verdict.kind == "skip" else WARNING, "%s: %s", job.node.name, verdict.warning)
     if measured["null_keys"]:
-        warnings.append(f"{measured['null_keys']} rows have a NULL in their key and are never found deleted")
+        n = measured["null_keys"]
+        verbs = agree(n, "has a NULL in its key and is", "have a NULL in their key and are")
+        warnings.append(f"{plural(n, 'row')} {verbs} never found deleted")
     return verdict, warnings
 
 

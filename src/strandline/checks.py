@@ -13,6 +13,7 @@ from strandline.sql.expr import all_of, col, count_where, is_null, named, negate
 from strandline.sql.portable import parse
 from strandline.strategy.changes import ACTION, DROP, TOUCHING, ChangeSet
 from strandline.types import Column, Relation, TableState
+from strandline.words import agree
 
 
 def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]) -> None:
@@ -89,7 +90,7 @@ def check_required(
             )
         some = _some(job, engine, rows, all_of([whole, is_null(col(name))]))
         raise TableError(
-            f"{told}, and {found:,} of the rows to write {'has' if found == 1 else 'have'} NULL there{some}; "
+            f"{told}, and {found:,} of the rows to write {agree(found, 'has', 'have')} NULL there{some}; "
             "nothing was written",
             hint=f"add a derive step that gives `{name}` a value (coalesce), or leave such rows out with a filter step",
         )

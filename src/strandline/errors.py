@@ -35,6 +35,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from strandline.words import agree, plural
+
 _SHOWN = 60  # columns in one message
 
 
@@ -225,8 +227,8 @@ class DuplicateKeys(NodeError):
         self.keys, self.count, self.samples = list(keys), count, [list(s) for s in samples]
         shown = "; ".join(", ".join(f"{k}={v!r}" for k, v in zip(keys, s, strict=True)) for s in samples)
         super().__init__(
-            f"{count:,} key{' of' if count == 1 else 's of'} ({', '.join(keys)}) occur{'s' if count == 1 else ''} "
-            f"more than once in the rows to write, for example {shown}",
+            f"{plural(count, 'key')} of ({', '.join(keys)}) {agree(count, 'occurs', 'occur')} more than once "
+            f"in the rows to write, for example {shown}",
             hint=f"add a `deduplicate` step with keys: [{', '.join(keys)}] and an order_by that says which row wins",
         )
 

@@ -360,10 +360,7 @@ class StrandlineProject:
         return Held(self.store.changes(), [Job(self.config, self._node(n), clock) for n in self.graph.order])
 
     def explain(self, node: str, key: Mapping[str, Any]) -> Story:
-        """What became of one row, batch by batch, and why.
-
-        A key is a value of Python or a text as the command line takes it: `NULL` is NULL, `'NULL'` the text.
-        """
+        """What became of one row, batch by batch, and why; a key is a value, or a text: `NULL` is NULL."""
         from strandline.explain import explain
 
         job = Job(self.config, self._node(node), Clock(datetime.now(UTC)))

@@ -14,8 +14,9 @@ import typer
 
 from strandline.cli.options import HERE, Debug, EngineName, Json, ProjectDir, Quiet
 from strandline.cli.talk import Talk
-from strandline.cli.text import clean, duration, plural
+from strandline.cli.text import clean, duration
 from strandline.errors import UsageError
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.cli.demo_data import SourceChanges

@@ -10,8 +10,9 @@ import typer
 
 from strandline.cli.options import HERE, Debug, Json, ProjectDir, Quiet, Select
 from strandline.cli.talk import Talk
-from strandline.cli.text import plural, table
+from strandline.cli.text import table
 from strandline.errors import Problem, UsageError
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.project import StrandlineProject

@@ -12,8 +12,9 @@ import typer
 
 from strandline.cli.options import HERE, Debug, Json, ProjectDir, Quiet
 from strandline.cli.talk import Talk
-from strandline.cli.text import COLOURS, SIGNS, count, indented, instant, plural, table
+from strandline.cli.text import COLOURS, SIGNS, count, indented, instant, table
 from strandline.errors import UsageError, did_you_mean
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.control.ledger import ControlRow, RunRow

@@ -23,6 +23,7 @@ from strandline.errors import StrandlineError
 from strandline.plan.reading import table_of
 from strandline.plan.worth import could_follow, worth
 from strandline.refusal import advice
+from strandline.words import plural
 
 _ALWAYS = ("pydantic", "sqlglot", "duckdb", "deltalake", "pyarrow", "sqlalchemy")
 _SPARK = {"pyspark": "4.1.", "delta-spark": "4.4.0"}
@@ -118,7 +119,7 @@ def _connection(project: Project, name: str, connection: SqlConnection | FilesCo
         files = sum(1 for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else None
         if files is None:
             raise FileNotFoundError(2, "there is no such folder", str(folder))
-        return f"{files:,} files"
+        return plural(files, "file")
     tables = (table_of(project, name, n.write.table) for n in project.config.nodes if n.write.connection == name)
     _room_to_write(folder, [Path(t.location) for t in tables])
     return "may be written" if folder.exists() else "will be made by the first run"

@@ -12,6 +12,7 @@ from strandline.config.model import NodeConfig
 from strandline.config.positions import Loc
 from strandline.config.reads import ReadConfig
 from strandline.plan.reading import inputs, is_lake, table_of
+from strandline.words import plural
 
 STEP = "detect_deletes"
 _HOLD = (
@@ -58,7 +59,7 @@ def mass_deletes(project: Project) -> Iterator[MassDelete]:
         if not unlimited and config.on_threshold_breach != "warn":
             continue
         limits = [f"more than {percent:g}% of the living rows"] if percent is not None and percent < 100 else []
-        limits += [f"more than {count:,} rows"] if count is not None else []
+        limits += [f"more than {plural(count, 'row')}"] if count is not None else []
         how = "without a word, because it has no limit" if unlimited else "with a warning only"
         what = f" ({' or '.join(limits)})" if limits else ""
         yield MassDelete(node.name, f"a mass delete{what} would be applied {how}", *project.place(node.name, found[0]))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from strandline.config.queries import unknown_qualifiers
 from strandline.errors import TransformError, UnknownColumn, did_you_mean
 from strandline.sql.expr import ident
+from strandline.sql.portable import refuse_untested
+from strandline.sql.typing import spark_types
 from strandline.types import Relation
+
+if TYPE_CHECKING:
+    from strandline.engine.base import Engine
 
 
 def run_sql(tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> exp.Query:
@@ -38,12 +43,14 @@ def run_sql(tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> exp.
     return tree
 
 
-@contextmanager
-def columns_told(sources: Mapping[str, Relation], where: str) -> Iterator[None]:
-    """An engine that misses a column names a few others; the error names those that the sources have."""
+def run_query(engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> Relation:
+    """The rows of a user's query over named rows, with Spark's types on either engine."""
+    if engine.dialect != "spark":
+        refuse_untested(tree, where)
+    query = run_sql(tree, sources, where)
     try:
-        yield
-    except UnknownColumn as e:
+        return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
+    except UnknownColumn as e:  # an engine names a few columns that are near: here are all of the sources'
         raise UnknownColumn(e.column, {alias: r.schema.names for alias, r in sources.items()}, where=where) from e
 
 

@@ -15,6 +15,7 @@ from strandline.engine.base import FileSource
 from strandline.engine.sources import texts
 from strandline.errors import ReadError
 from strandline.types import Column, Schema
+from strandline.words import plural
 
 _DELIMITERS = (";", "\t", "|", ",")
 
@@ -184,7 +185,7 @@ def first_bad_line(paths: Sequence[Path], source: FileSource) -> tuple[Path, int
                 line = reader.line_num + 1
                 for record in reader:
                     if record and len(record) != width:
-                        return path, line, f"{len(record)} fields where the header has {width}"
+                        return path, line, f"{plural(len(record), 'field')} where the header has {width}"
                     line = reader.line_num + 1
             except csv.Error as e:
                 return path, line, str(e)
