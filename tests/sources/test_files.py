@@ -301,6 +301,20 @@ def test_a_file_that_is_not_what_the_read_says_is_named_with_the_option_to_set(t
     }
 
 
+@pytest.mark.parametrize(
+    "damaged", [lambda b: b[: len(b) // 2], lambda b: b"not an archive", lambda b: b[:-9] + b"123456789"]
+)
+def test_a_damaged_archive(tmp_path, pandas_platform, damaged):
+    text = "id,name\n" + "".join(f"{i},name {i * i}\n" for i in range(2000))
+    land(tmp_path, **{"a_csv.gz": damaged(gzip.compress(text.encode("latin-1")))})
+    found = several(tmp_path, pandas_platform, {
+        "plain": {"path": "a.csv.gz"}, "west": {"path": "a.csv.gz", "options": {"encoding": "latin-1"}},
+    })  # fmt: skip
+    for node in found.values():
+        assert node.error["code"] == "read", node.error
+        assert "`a.csv.gz` cannot be decompressed" in node.error["message"]
+
+
 def test_files_by_their_time_in_another_encoding(tmp_path, pandas_platform):
     """A run that finds no new file knows the columns all the same."""
     land(tmp_path, a_csv="id,name\n1,Zürich\n".encode("latin-1"))

@@ -24,10 +24,10 @@ def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
     except duckdb.Error as e:
         text = str(e)
         raise_fault(text)
-        raise (unreadable(files) if "CSV" in text else None) or _translate(e, text, where) from e
+        raise (unreadable(files) if _of_files(text) else None) or _translate(e, text, where) from e
     except DeltaError as e:  # deltalake pulls rows out of DuckDB while it writes: the fault may come from there
         raise_fault(str(e))
-        if "CSV" in str(e) and (bad := unreadable(files)):
+        if _of_files(str(e)) and (bad := unreadable(files)):
             raise bad from e
         if known := refused(where, e):
             raise known from e
@@ -35,6 +35,10 @@ def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
         raise TableError(f"{where}: {first}", hint="the table format (deltalake) said so; no row was written") from e
     except OSError as e:  # deltalake's own, too
         raise refused(where, e) or e from e
+
+
+def _of_files(text: str) -> bool:
+    return "CSV" in text or "GZIP" in text.upper()
 
 
 def _translate(error: duckdb.Error, text: str, where: str) -> NodeError:

@@ -159,9 +159,10 @@ def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
             "auto_detect": lit(False),
             "strict_mode": lit(True),
             "max_line_size": lit(_LONGEST_LINE),
-            "buffer_size": lit(_LONGEST_LINE),  # DuckDB would take sixteen times as much for a compressed file
             "columns": _struct(dict.fromkeys(group.columns, "VARCHAR")),
         }
+        if any(p.suffix.casefold() == ".gz" for p in group.files):
+            options["buffer_size"] = lit(_LONGEST_LINE)  # DuckDB would take sixteen times as much
         here = {c.casefold() for c in group.columns}
         values = []
         for c in every:

@@ -145,6 +145,7 @@ def _header(path: Path, source: FileSource) -> tuple[str, ...]:
     except UnicodeDecodeError as e:
         raise _bad_text(path, source) or ReadError(f"`{path.name}` changed while it was read", hint="run again") from e
     except (OSError, EOFError, csv.Error) as e:
+        texts.refuse_other_text([path], source)  # a damaged archive is told as such
         raise ReadError(f"`{path.name}` cannot be read as CSV: {e}") from e
     if not first:
         return ()

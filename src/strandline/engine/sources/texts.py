@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import gzip
 import shutil
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TextIO, cast
@@ -34,7 +36,7 @@ def not_text(path: Path, encoding: str = "utf-8") -> tuple[int, str] | None:
         return 1, "NUL bytes or a mark of UTF-16"
     decoder = codecs.getincrementaldecoder(encoding)()
     line, more = 1, True
-    with _bytes(path) as file:
+    with _bytes(path) as file, _damage_told(path):
         while more:
             chunk = file.read(_CHUNK)
             more = len(chunk) == _CHUNK
@@ -47,6 +49,15 @@ def not_text(path: Path, encoding: str = "utf-8") -> tuple[int, str] | None:
                 bad = e.object[e.start : e.end][:4]
                 return line, f"the byte{'s' if len(bad) > 1 else ''} {' '.join(f'0x{b:02x}' for b in bad)}"
     return None
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+        message = f"`{path.name}` cannot be decompressed: {e}"
+        raise ReadError(message, hint="the file is damaged or incomplete: bring it once more") from e
 
 
 def refuse_other_text(paths: Iterable[Path], source: FileSource) -> None:
@@ -90,7 +101,7 @@ def as_utf8(paths: Iterable[Path], source: FileSource, folder: Path) -> FileSour
 
 def _wide(path: Path) -> str | None:
     """Which UTF-16 a file is in, as its first two bytes tell; None when it is in none."""
-    with _bytes(path) as file:
+    with _bytes(path) as file, _damage_told(path):
         first = file.read(2)
     if first in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
