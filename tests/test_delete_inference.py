@@ -1217,7 +1217,7 @@ def test_deletes_in_a_window_that_moves_on(quick, answer, found_later):
     quick.run()
     quick.put("orders", ORDERS, (2, 10, june(2)), (3, 10, june(2)))
     if answer == "error":
-        with pytest.raises(DeleteThresholdExceeded, match="1 rows exceed 0"):
+        with pytest.raises(DeleteThresholdExceeded, match="1 row exceeds 0"):
             quick.run()
     else:
         assert numbers(quick.run()) == (0, 2, 0, 0, int(answer == "hold"))
@@ -1236,10 +1236,10 @@ SNAPSHOT = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "
 @pytest.mark.parametrize(
     ("more", "by"),
     [
-        ({"transform": {"steps": [TENFOLD]}}, "step 1 (derive)"),
+        ({"transform": {"steps": [TENFOLD]}}, "transform.steps[0] (derive)"),
         (
             {"transform": {"steps": [{"operation": "sql", "params": {"query": REWRITING.format("source")}}]}},
-            "step 1 (sql)",
+            "transform.steps[0] (sql)",
         ),
         ({"transformation_sql": REWRITING.format("source")}, "transformation_sql"),
     ],
@@ -1256,7 +1256,7 @@ def test_a_step_for_deletes_stands_behind_what_rewrites_the_keys(quick):
     node = orders()
     del node["settings"], node["read"]["watermark"]
     quick.declare({**node, "transform": {"steps": [SNAPSHOT, TENFOLD]}}).put("orders", ORDERS, (1, 1, june(1)))
-    with pytest.raises(TransformError, match=r"step 2 \(derive\)"):
+    with pytest.raises(TransformError, match=r"transform\.steps\[1\] \(derive\)"):
         quick.run()
     quick.declare({**node, "transform": {"steps": [TENFOLD, SNAPSHOT]}})
     quick.run()
@@ -1273,7 +1273,7 @@ def test_a_mark_that_is_rewritten_says_nothing_of_the_window(quick):
     quick.put("orders", ORDERS, (1, 1, june(1)), (2, 1, june(5)), (3, 1, june(9)))
     result = quick.run()
     assert result.deleted == 0
-    assert any("written anew by step 1 (derive)" in w for w in result.warnings)
+    assert any("written anew by transform.steps[0] (derive)" in w for w in result.warnings)
 
 
 def test_what_is_approved_is_looked_for_in_the_whole_source(quick):

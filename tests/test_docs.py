@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import strandline
+from strandline.guard.policy import mass_deletes
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = ["ingestion-correctness.md", "cookbook-deletes.md", "how-history-works.md", "change-feeds.md"]
@@ -34,11 +35,30 @@ def blocks():
 def test_a_project_on_the_page_is_valid(tmp_path, block):
     shown = yaml.safe_load(block)
     assert set(shown) == {"nodes"}
-    (tmp_path / "strandline.yaml").write_text(
-        yaml.safe_dump({"project": "page", "engine": "pandas", "connections": CONNECTIONS}) + block, encoding="utf-8"
-    )
+    policy = (DOCS / "cookbook-deletes.md").read_text(encoding="utf-8")
+    (deletes,) = re.findall(r"^deletes: .*$", policy, re.MULTILINE)
+    head = yaml.safe_dump({"project": "page", "engine": "pandas", "connections": CONNECTIONS})
+    (tmp_path / "strandline.yaml").write_text(f"{head}{deletes}\n{block}", encoding="utf-8")
     project = strandline.load(tmp_path)
     assert [n.name for n in project.config.config.nodes] == [n["name"] for n in shown["nodes"]]
+    assert not list(mass_deletes(project.config))
+
+
+TEMPLATES = sorted((Path(strandline.__file__).parent / "cli" / "templates").glob("*.yaml"))
+EXAMPLES = sorted((DOCS.parent / "examples").glob("*/strandline.yaml"))
+
+
+@pytest.mark.parametrize(
+    "file", [*TEMPLATES, *EXAMPLES, DOCS.parent / "README.md"], ids=lambda f: f"{f.parent.name}/{f.name}"
+)
+def test_whatever_is_shown_holds_a_mass_delete(tmp_path, file):
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".md":
+        (text,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "strandline.yaml").write_text(text, encoding="utf-8")
+    project = strandline.load(tmp_path)
+    assert not list(mass_deletes(project.config))
+    assert project.config.config.deletes or file.parent.name in ("03-no-detection", "05-threshold")
 
 
 def test_there_is_something_to_try():

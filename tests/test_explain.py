@@ -43,6 +43,20 @@ class Shop:
         return self.project.explain("n", {"id": key}).events
 
 
+@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+def test_an_undo_counts_a_row_that_is_changed_back_once(tmp_path, pandas_platform, mode, capsys):
+    shop = Shop(tmp_path, pandas_platform, mode=mode)
+    shop.run((1, "a"), (2, "b"), (3, "c"))
+    gone = shop.run((2, "b"), (3, "C"), (4, "d"))  # flagged, unchanged, updated, inserted
+    with pytest.raises(SystemExit):
+        main(["undo", gone, "--dry-run", "--project-dir", str(tmp_path)])
+    extra = "1 row gone" if mode == "upsert" else "2 rows gone"  # a history has one more version of what was updated
+    assert f"  2 rows changed back, {extra}\n" in capsys.readouterr().out
+    node = shop.project.undo(gone, platform=pandas_platform).nodes[0]
+    assert (node.inserted, node.updated, node.deleted) == (0, 2, int(extra[0]))
+    assert shop.project.store.runs()[0].updated == 2
+
+
 HOLD = {"max_delete_count": 0, "on_threshold_breach": "hold"}
 
 
@@ -117,8 +131,8 @@ def test_a_key_is_a_value_however_it_is_spelled(tmp_path, pandas_platform, type_
     shop = Shop(tmp_path, pandas_platform, [("id", type_), ("v", "string")], **HOLD)
     shop.run((one, "a"), (other, "b"))
     shop.run((other, "b"))
-    for text in same:
-        assert [e.event for e in shop.tell(text)] == ["inserted", "held"], text
+    for key in (one, *same):  # from Python, a value of Python
+        assert [e.event for e in shop.tell(key)] == ["inserted", "held"], key
     for text in wrong:
         with pytest.raises(UsageError, match=r"the key id=.* is not a"):
             shop.tell(text)

@@ -720,7 +720,7 @@ def test_a_group_without_a_name_is_found_deleted_by_a_feed_and_only_by_that(quic
     quick.run()
     shutil.rmtree(quick.place("src"))
     quick.write("src", rows((1, "a"))).write("src", rows((5, "a")), mode="append")
-    assert quick.run().warnings[-1] == "1 rows have a NULL in their key and are never found deleted"
+    assert quick.run().warnings[-1] == "1 row has a NULL in its key and is never found deleted"
 
 
 def test_keys_that_other_rows_share(quick):

@@ -151,7 +151,7 @@ def test_refused_deletes_are_planned_and_no_event_of_the_batch_lands(tmp_path: A
     assert (planned.status, planned.verdict, planned.found_deletes) == ("failed", "refuse", 1)
     assert (planned.sample_deletes, planned.reason) == ([{"id": 2}], "absent from the newest snapshot")
     for run in (lambda **how: project.follow(tmp_path / "x.plan", **how), project.run):
-        with pytest.raises(DeleteThresholdExceeded, match="1 rows exceed 0"):
+        with pytest.raises(DeleteThresholdExceeded, match="1 row exceeds 0"):
             run(platform=pandas_platform, check=True)
         assert len(read_table(tmp_path / "lake" / "t__events").rows) == 2
         assert {r["name"] for r in read_table(tmp_path / "lake" / "t").rows} == {"Ada", "Bob"}

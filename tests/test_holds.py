@@ -415,7 +415,27 @@ def test_status_tells_how_many_deletes_are_held(tmp_path: Path, pandas_platform,
             main(["status", "--project-dir", str(tmp_path), *options])
     text, _, facts = capsys.readouterr().out.partition("{")
     assert " ".join(text.split()).count(f"4 deletes held by run {held.run_id}: strandline approve") == 1
-    assert [n["holds"] for n in json.loads("{" + facts)["nodes"]] == [{}, {held.run_id: 4}, {}]
+    nodes = json.loads("{" + facts)["nodes"]
+    assert [n["holds"] for n in nodes] == [{}, {held.run_id: 4}, {}]
+    assert [n["status"] for n in nodes] == ["SUCCESS", "HELD", "SUCCESS"]
+    assert [line.split()[:2] for line in text.splitlines() if line.startswith("silver")] == [["silver", "held"]]
+
+
+def test_a_plan_over_open_holds_holds_them(tmp_path: Path, pandas_platform, capsys) -> None:
+    shop = Shop(tmp_path, pandas_platform)
+    shop.run()
+    shop.sql("DELETE FROM c WHERE id > 5")
+    shop.run()
+    planned = shop.silver(shop.project.plan(platform=pandas_platform))
+    assert (planned.status, planned.verdict, planned.held, planned.deleted) == ("held", "hold", 4, 0)
+    shop.sql("DELETE FROM c WHERE id = 5")  # few enough to be applied, beside the others
+    planned = shop.silver(shop.project.plan(platform=pandas_platform))
+    assert (planned.status, planned.verdict, planned.held, planned.deleted) == ("held", "hold", 4, 1)
+    with pytest.raises(SystemExit):
+        main(["plan", "--project-dir", str(tmp_path), "--select", "+silver"])
+    told = capsys.readouterr().out
+    assert "1 row (10.0% of the living rows) would be deleted: absent from the newest snapshot" in told
+    assert "4 deletes would be held." in told
 
 
 def test_a_plan_that_cannot_be_kept_is_told_before_it_is_made(tmp_path: Path, pandas_platform) -> None:

@@ -18,7 +18,7 @@ from strandline.config.model import NodeConfig
 from strandline.config.writes import WriteConfig, instant
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource, Staged
-from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError
+from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError, located
 from strandline.guard.verdict import Verdict, judge
 from strandline.job import Job, feeds_snapshots
 from strandline.journal import log
@@ -27,7 +27,7 @@ from strandline.schema.diff import Fit, fit
 from strandline.slices import Slice
 from strandline.sql.expr import col, lit, named, negate, one_of, rows_of, select, table
 from strandline.sql.portable import family, parse, refuse_untested
-from strandline.sql.typing import spark_expression, spark_types
+from strandline.sql.typing import spark_expression
 from strandline.strategy import announced, decisions
 from strandline.strategy import append as appending
 from strandline.strategy.announced import ANNOUNCED
@@ -47,10 +47,12 @@ from strandline.strategy.changes import (
 from strandline.strategy.duplicates import duplicates
 from strandline.strategy.question import Keeping, Question
 from strandline.transform import registry
+from strandline.transform.lineage import step_name
 from strandline.transform.metadata import metadata_columns, with_metadata
 from strandline.transform.registry import Detection, EngineContext
-from strandline.transform.sql import run_sql
+from strandline.transform.sql import run_query
 from strandline.types import Column, Relation, Schema, Snapshot, Table, TableState
+from strandline.words import agree, plural
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,8 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
 
 def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
     """A query of the user's over named rows, with Spark's types on either engine."""
-    where = f"{job.node.name}: transformation_sql"
-    if engine.dialect != "spark":
-        refuse_untested(tree, where)
-    query = run_sql(tree, sources, where)
-    return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
+    with located("transformation_sql"):
+        return run_query(engine, tree, sources, f"{job.node.name}: transformation_sql")
 
 
 def shaped(job: Job, engine: Engine, rows: Relation) -> Relation:
@@ -144,8 +143,9 @@ def _steps(node: NodeConfig, context: EngineContext) -> EngineContext:
         step = registry.get(config.operation)
         if step is None:
             raise TransformError(f"{node.name}: there is no step `{config.operation}`")
-        where = f"{node.name}, step {index + 1} ({config.operation})"
-        context = step.run(replace(context, where=where), step.param_model(**config.params))
+        where = f"{node.name}: {step_name(index, config.operation)}"
+        with located("transform", "steps", index):
+            context = step.run(replace(context, where=where), step.param_model(**config.params))
     return context
 
 
@@ -413,7 +413,9 @@ def judged(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> tu
         warnings.append(verdict.warning)
         log.log(INFO if verdict.kind == "skip" else WARNING, "%s: %s", job.node.name, verdict.warning)
     if measured["null_keys"]:
-        warnings.append(f"{measured['null_keys']} rows have a NULL in their key and are never found deleted")
+        n = measured["null_keys"]
+        verbs = agree(n, "has a NULL in its key and is", "have a NULL in their key and are")
+        warnings.append(f"{plural(n, 'row')} {verbs} never found deleted")
     return verdict, warnings
 
 

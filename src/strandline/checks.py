@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
-from strandline.errors import TableError, TransformError, UnknownColumn
+from strandline.engine.base import Engine
+from strandline.errors import TableError, TransformError, UnknownColumn, located
 from strandline.job import Job
+from strandline.sql.expr import all_of, col, count_where, is_null, named, negate, one_of, select, table
 from strandline.sql.portable import parse
-from strandline.types import Relation, TableState
+from strandline.strategy.changes import ACTION, DROP, TOUCHING, ChangeSet
+from strandline.types import Column, Relation, TableState
+from strandline.words import agree
 
 
 def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]) -> None:
@@ -20,7 +24,8 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
         for name in (found,) if isinstance(found, str) else found:
             stays = key == "track" and state is not None and name in state.schema  # gone from the source only
             if name not in rows.schema and not stays:
-                raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
+                with located("write", key):
+                    raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
     if not rows.schema.columns:
         raise TransformError(f"{job.node.name}: there are no columns to write")
     for name in roles.values():
@@ -59,6 +64,45 @@ def _check_kept(job: Job, state: TableState) -> None:
             f"({', '.join(write.keys)}) now: of such a key it may hold several rows",
             hint="set write.keys back, or write another table, which is then built from the start",
         )
+
+
+def check_required(
+    job: Job, engine: Engine, state: TableState | None, changes: ChangeSet, lacks: Sequence[Column]
+) -> None:
+    """Every row to write has a value in the columns that the table declares NOT NULL; before anything is written.
+
+    `lacks` are the columns of the table that the rows do not bring.
+    """
+    rows = changes.additions
+    names = [n for n in (state.required if state else ()) if n in rows.schema and n not in changes.system]
+    if not names:
+        return
+    whole = negate(one_of(col(ACTION), (DROP, *TOUCHING)))
+    counted = select(*(named(count_where(is_null(col(n))), n) for n in names)).from_(table(rows.name)).where(whole)
+    for name, found in zip(names, engine.fetch(counted)[0], strict=True):
+        if not found:
+            continue
+        told = f"{job.target.label}: column `{name}` is NOT NULL in the table"
+        if name in (c.name for c in lacks):
+            raise TableError(
+                f"{told}, and the rows to write do not bring it; nothing was written",
+                hint=f"bring the column back, or add a derive step that gives `{name}` a value",
+            )
+        some = _some(job, engine, rows, all_of([whole, is_null(col(name))]))
+        raise TableError(
+            f"{told}, and {found:,} of the rows to write {agree(found, 'has', 'have')} NULL there{some}; "
+            "nothing was written",
+            hint=f"add a derive step that gives `{name}` a value (coalesce), or leave such rows out with a filter step",
+        )
+
+
+def _some(job: Job, engine: Engine, rows: Relation, which: exp.Expr) -> str:
+    """The keys of a few rows, where rows have keys."""
+    keys = [c.name for k in job.node.write.keys if (c := rows.schema.get(k))]
+    if not keys:
+        return ""
+    found = engine.fetch(select(*map(col, keys)).from_(table(rows.name)).where(which).limit(3))
+    return ", for example " + "; ".join(", ".join(f"{k}={v!r}" for k, v in zip(keys, f, strict=True)) for f in found)
 
 
 def _check_filter(job: Job, known: Sequence[str]) -> None:

@@ -30,10 +30,14 @@ so that `--json` and tests never parse a sentence.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from strandline.words import agree, plural
+
+_SHOWN = 60  # columns in one message
 
 
 class StrandlineError(Exception):
@@ -47,10 +51,13 @@ class StrandlineError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.loc: tuple[str | int, ...] = ()  # the key of its node that it belongs to
+        self.file: str | None = None
+        self.line: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The shape that `--json` prints under `error`."""
-        return {"code": self.code, "message": self.message, "file": None, "line": None, "hint": self.hint}
+        return {"code": self.code, "message": self.message, "file": self.file, "line": self.line, "hint": self.hint}
 
 
 @dataclass(frozen=True)
@@ -62,11 +69,13 @@ class Problem:
     line: int | None = None
     key: str | None = None
     hint: str | None = None
+    excerpt: str | None = None  # the lines around it, where their layout is what is wrong
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
         key = f"{self.key}: " if self.key else ""
-        return f"{where}{key}{self.message}" + (f"\n    → {self.hint}" if self.hint else "")
+        shown = f"\n{self.excerpt}" if self.excerpt else ""
+        return f"{where}{key}{self.message}{shown}" + (f"\n    → {self.hint}" if self.hint else "")
 
 
 class ConfigError(StrandlineError):
@@ -86,8 +95,8 @@ class ConfigError(StrandlineError):
         return {
             "code": self.code,
             "message": f"{first.key}: {first.message}" if first.key else first.message,
-            "file": first.file,
-            "line": first.line,
+            "file": first.file or self.file,
+            "line": first.line or self.line,
             "hint": first.hint,
             "problems": [vars(p) for p in self.problems],
         }
@@ -190,12 +199,23 @@ class UnknownColumn(TransformError):
 
     code = "unknown_column"
 
-    def __init__(self, column: str, known: Iterable[str], *, where: str) -> None:
-        self.column, self.known = column, list(known)
+    def __init__(self, column: str, known: Iterable[str] | Mapping[str, Iterable[str]], *, where: str) -> None:
+        groups = {k: list(v) for k, v in known.items()} if isinstance(known, Mapping) else {"": list(known)}
+        self.column, self.known = column, [name for names in groups.values() for name in names]
         super().__init__(
-            f"{where}: there is no column `{column}`; there are: {', '.join(self.known) or 'none'}",
+            f"{where}: there is no column `{column}`; {_columns(column, groups)}",
             hint=did_you_mean(column, self.known),
         )
+
+
+def _columns(wanted: str, groups: Mapping[str, Sequence[str]]) -> str:
+    """The columns that there are, by source where there are several; of very many the nearest."""
+    listed = [name for names in groups.values() for name in names]
+    if len(listed) > _SHOWN:
+        near = difflib.get_close_matches(wanted, listed, n=10, cutoff=0)
+        return f"there are {len(listed)}, the nearest: {', '.join(near)}"
+    texts = [f"{k}: {', '.join(names)}" if len(groups) > 1 else ", ".join(names) for k, names in groups.items()]
+    return f"there are: {'; '.join(texts) or 'none'}"
 
 
 class DuplicateKeys(NodeError):
@@ -207,8 +227,8 @@ class DuplicateKeys(NodeError):
         self.keys, self.count, self.samples = list(keys), count, [list(s) for s in samples]
         shown = "; ".join(", ".join(f"{k}={v!r}" for k, v in zip(keys, s, strict=True)) for s in samples)
         super().__init__(
-            f"{count} key{'s' if count != 1 else ''} of ({', '.join(keys)}) occur more than once in the rows to write, "
-            f"for example {shown}",
+            f"{plural(count, 'key')} of ({', '.join(keys)}) {agree(count, 'occurs', 'occur')} more than once "
+            f"in the rows to write, for example {shown}",
             hint=f"add a `deduplicate` step with keys: [{', '.join(keys)}] and an order_by that says which row wins",
         )
 
@@ -287,6 +307,16 @@ class Overtaken(CommitConflict):
     code = "overtaken"
     exit_code = 4
     retryable = False
+
+
+@contextmanager
+def located(*loc: str | int) -> Iterator[None]:
+    """Errors raised inside belong to this key of the node, unless they know a narrower one."""
+    try:
+        yield
+    except StrandlineError as e:
+        e.loc = e.loc or loc
+        raise
 
 
 def internal(error: Exception) -> NodeError:

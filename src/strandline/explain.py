@@ -16,7 +16,7 @@ from strandline.engine.delta_log import describe
 from strandline.engine.delta_past import Commit, Key, commits, rows_at, unreadable
 from strandline.errors import ReadError, UsageError
 from strandline.job import Job
-from strandline.sql.values import exact
+from strandline.sql.values import exact, spelled_bytes, to_text
 from strandline.strategy.changes import METADATA
 from strandline.types import Schema
 
@@ -61,7 +61,7 @@ class Story:
         return {**asdict(self), "events": [asdict(e) for e in self.events]}
 
 
-def explain(job: Job, store: DeltaStore, key: Mapping[str, str]) -> Story:
+def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
     """What became of the row with these keys."""
     given = _keys(job, key)
     past = commits(job.target)
@@ -88,7 +88,7 @@ def _undone(store: DeltaStore, table: str, past: Sequence[Commit]) -> dict[str, 
     return {str(coverage[UNDOES]): run_id for coverage, run_id in rows if coverage.get(UNDOES)}
 
 
-def _keys(job: Job, key: Mapping[str, str]) -> dict[str, str | None]:
+def _keys(job: Job, key: Mapping[str, Any]) -> dict[str, str | None]:
     wanted = {k.casefold(): k for k in job.node.write.keys}
     if not wanted:
         raise UsageError(f"node `{job.node.name}` writes with mode: {job.node.write.mode}, which knows no keys")
@@ -98,7 +98,21 @@ def _keys(job: Job, key: Mapping[str, str]) -> dict[str, str | None]:
         raise UsageError(
             f"the keys of node `{job.node.name}` are {', '.join(job.node.write.keys)}", hint=f"give {shown}"
         )
-    return {wanted[k]: None if v == "NULL" else "NULL" if v == "'NULL'" else v for k, v in given.items()}
+    return {wanted[k]: _spelled(v) for k, v in given.items()}
+
+
+def _spelled(value: Any) -> str | None:
+    """A value of Python, or as the command line writes it: there NULL is NULL, and 'NULL' the text."""
+    match value:
+        case None | "NULL":
+            return None
+        case "'NULL'":
+            return "NULL"
+        case bool():
+            return str(value).lower()
+        case bytes():
+            return spelled_bytes(value)
+    return to_text(value)
 
 
 def _typed(key: Mapping[str, str | None], schema: Schema) -> Key:

@@ -58,6 +58,7 @@ from strandline.strategy.events import BATCH, INSTANT, TIMES, Course
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question
 from strandline.types import Relation, Schema, Table, TableState
+from strandline.words import agree, plural
 
 
 @dataclass(frozen=True)
@@ -196,9 +197,10 @@ def _refuse_null(job: Job, engine: Engine, staged: Staged, course: Course) -> No
     shown = "; ".join(
         ", ".join(f"{k}={v}" for k, v in zip(course.keys, row, strict=True)) for row in engine.fetch(lost)
     )
+    n = staged.measures["nulls"]
     raise TransformError(
-        f"{job.node.name}: {staged.measures['nulls']} rows have no `{course.effective_at}`, so nobody knows when they "
-        f"were true: {shown}",
+        f"{job.node.name}: {plural(n, 'row')} {agree(n, 'has', 'have')} no `{course.effective_at}`, so it is not known "
+        f"since when {agree(n, 'it is', 'they are')} true: {shown}",
         hint="give them one with a derive step, or leave them out with a filter step",
     )
 

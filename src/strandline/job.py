@@ -14,10 +14,9 @@ from strandline.config.model import NodeConfig
 from strandline.config.writes import EVENTS
 from strandline.control.ledger import MODE, Notebook
 from strandline.control.watermark import Mark
+from strandline.guard.policy import combines, detection_of
 from strandline.plan.reading import Input, inputs, is_lake, origin, table_of
 from strandline.types import Clock, Relation, Table, Token
-
-STEP = "detect_deletes"
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,10 @@ class Job:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.node.model_dump_json().encode()).hexdigest()[:16]
+        """Tells one configuration of the node from another: other limits judge deletes that were found before anew."""
+        deletes = self.project.config.deletes
+        limits = deletes.model_dump_json(exclude_unset=True) if deletes and self.detection else ""
+        return hashlib.sha256((self.node.model_dump_json() + limits).encode()).hexdigest()[:16]
 
     @property
     def at(self) -> datetime:
@@ -157,34 +159,12 @@ class Job:
 
     @property
     def detection(self) -> DeleteDetectionConfig | None:
-        return detection_of(self.node)
+        return detection_of(self.project, self.node)
 
     def writer(self, table: Table) -> NodeConfig | None:
         """The node of this project that writes a table."""
         nodes = self.project.config.nodes
         return next((n for n in nodes if table_of(self.project, n.write.connection, n.write.table) == table), None)
-
-
-def detection_of(node: NodeConfig) -> DeleteDetectionConfig | None:
-    """How a node looks for deletes: by its step, a feed, or `settings.delete_missing`; None when it does not."""
-    if node.write.delete_strategy == "ignore":
-        return None
-    for step in node.transform.steps if node.transform else []:
-        if step.operation == STEP:
-            config = DeleteDetectionConfig(**step.params)
-            if config.mode is not DeleteDetectionMode.NONE:
-                return config
-    if node.write.keyed and (any(read.feed for _, read in node.reads()) or combines(node)):
-        return DeleteDetectionConfig(mode=DeleteDetectionMode.FEED, keys=node.write.keys)
-    if node.settings.delete_missing:
-        return DeleteDetectionConfig(mode=DeleteDetectionMode.WATERMARK_WINDOW, keys=node.write.keys)
-    return None
-
-
-def combines(node: NodeConfig) -> bool:
-    """Is its table what a query makes of several whole sources? Then a row that the query no longer gives is gone."""
-    reads = [read for _, read in node.reads()]
-    return node.write.keyed and len(reads) > 1 and not any(read.limited for read in reads)
 
 
 def feeds_snapshots(project: Project, node: NodeConfig) -> bool:
@@ -193,7 +173,7 @@ def feeds_snapshots(project: Project, node: NodeConfig) -> bool:
         return False
     mine = table_of(project, node.write.connection, node.write.table)
     for other in project.config.nodes:
-        config = detection_of(other)
+        config = detection_of(project, other)
         if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF or config.snapshot_column:
             continue
         for input_ in inputs(other):

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.boundary import boundary, failed
+from strandline.boundary import boundary, failed, placed
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, secret_values
@@ -359,18 +359,20 @@ class StrandlineProject:
         clock = Clock(datetime.now(UTC))
         return Held(self.store.changes(), [Job(self.config, self._node(n), clock) for n in self.graph.order])
 
-    def explain(self, node: str, key: Mapping[str, str]) -> Story:
-        """What became of one row, batch by batch, and why; a key `NULL` is NULL, `'NULL'` the text."""
+    def explain(self, node: str, key: Mapping[str, Any]) -> Story:
+        """What became of one row, batch by batch, and why; a key is a value, or a text: `NULL` is NULL."""
         from strandline.explain import explain
 
-        return explain(Job(self.config, self._node(node), Clock(datetime.now(UTC))), self.store, key)
+        job = Job(self.config, self._node(node), Clock(datetime.now(UTC)))
+        with placed(self.config, node):
+            return explain(job, self.store, key)
 
     def compile(self, node: str, *, platform: Platform | None = None) -> str:
         """The SQL that a node will run, as one readable statement; sources are looked at, nothing is written."""
         from strandline.compiled import compile_node
 
         job, runner = Job(self.config, self._node(node), Clock(datetime.now(UTC))), Runner(self.store, "compile")
-        with self._platform(platform) as platform_, platform_.workspace(node) as engine:
+        with self._platform(platform) as platform_, placed(self.config, node), platform_.workspace(node) as engine:
             return compile_node(runner.next_job(job, engine.describe), engine)
 
     def _node(self, name: str) -> NodeConfig:
@@ -401,7 +403,7 @@ class StrandlineProject:
 
 def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProject:
     """Load a project from a folder or a file."""
-    return StrandlineProject(load_project(path), engine=engine)
+    return StrandlineProject(load_project(path, engine), engine=engine)
 
 
 def _patterns(select: str | Iterable[str] | None) -> list[str]:

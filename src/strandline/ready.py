@@ -10,7 +10,9 @@ from typing import Any
 from strandline import batch as batches
 from strandline import history, slices, target_filter, through
 from strandline.batch import Landing, Outcome
+from strandline.boundary import failed
 from strandline.changelog import change_rows, evidence, sample_deletes
+from strandline.checks import check_required
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.ledger import BEFORE, FORMERLY, MODE, ORIGINS, READS, SINCE, ChangeRow
 from strandline.engine.base import Engine
@@ -97,6 +99,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
     try:
         outcome = _still_held(job, _judged(job, engine, state))
+        check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):
             raise named from e
@@ -191,6 +194,12 @@ def _counted(job: Job, engine: Engine, outcome: Outcome) -> ChangeSet:
     return replace(outcome.changes, additions=staged.relation, counts=Counts(**staged.measures))
 
 
+def _kind(verdict: Verdict | None, counts: Counts) -> str | None:
+    """The verdict on all deletes that a run would find: those that wait for a person are not applied either."""
+    applied = verdict is None or verdict.applied
+    return "hold" if applied and counts.held else verdict.kind if verdict else None
+
+
 def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[PlannedNode, Planned, Ready]:
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
@@ -212,9 +221,9 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         counts.held,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(outcome.warnings),
-        error=refusal.as_dict() if refusal else None,
+        error=failed(job.project, job.node.name, refusal).error if refusal else None,
         found_deletes=verdict.found if verdict else None,
-        verdict=verdict.kind if verdict else None,
+        verdict=_kind(verdict, counts),
         delete_percent=round(verdict.percent, 3) if verdict and verdict.percent is not None else None,
         sample_deletes=sample_deletes(engine, outcome),
         reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,

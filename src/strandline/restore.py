@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 
 from strandline.engine.base import Engine, LakeSource
-from strandline.sql.expr import cast, col, named, rows_of, select, table
+from strandline.sql.expr import OUTER, cast, col, lit, named, rows_of, same_keys, select, table
 from strandline.strategy import append as appending
 from strandline.strategy.changes import ChangeSet, Counts, Removals
 from strandline.types import Relation, Table, TableState
 
 
-def without(place: Table, engine: Engine, state: TableState, version: int) -> ChangeSet:
-    """The rows from before a version in place of all there are, in the columns that the table has by now."""
+def without(place: Table, engine: Engine, state: TableState, version: int, keys: Sequence[str] = ()) -> ChangeSet:
+    """The rows from before a version in place of all there are, in the columns that the table has by now.
+
+    `keys` tell which row of then is which row of now: it is changed back, not taken away and brought again.
+    """
     now = engine.scan(LakeSource(place, state.version)).relation
     if version == 0:
         rows = engine.query(rows_of(now).limit(0))
     else:
         then = engine.scan(LakeSource(place, version - 1)).relation
         rows = engine.query(_reshaped(then, state))
-    come, go = engine.fetch(appending.difference(rows, now, state.schema))[0]
-    return _changes(rows, state, Counts(inserted=int(come), deleted=int(go)))
+    come, go = (int(n) for n in engine.fetch(appending.difference(rows, now, state.schema))[0])
+    back = _new(engine, rows, now, [*keys, *filter(None, [state.roles.get("valid_from")])]) if keys and come else come
+    changed = min(come - back, go)
+    return _changes(rows, state, Counts(inserted=come - changed, updated=changed, deleted=go - changed))
+
+
+def _new(engine: Engine, rows: Relation, now: Relation, keys: Sequence[str]) -> int:
+    """How many rows have a key that the table has not now."""
+    there = select(lit(1)).from_(table(now.name, "n")).where(same_keys(keys, "n", OUTER))
+    new = select(exp.Count(this=exp.Star())).from_(table(rows.name, OUTER)).where(exp.Not(this=exp.Exists(this=there)))
+    return int(engine.fetch(new)[0][0])
 
 
 def untouched(state: TableState, held: int) -> ChangeSet:

@@ -29,6 +29,7 @@ from strandline.recording import Ending, Recorder, Recovered, now
 from strandline.result import NodeResult, PlannedNode
 from strandline.strategy.changes import Counts
 from strandline.types import Commit, Table, TableState, Token
+from strandline.words import agree, plural
 
 Describe = Callable[..., TableState | None]  # `Engine.describe`, of an engine or of the table format alone
 
@@ -252,7 +253,7 @@ class Runner(Recorder):
         coverage = {**{k: v for k, v in this.memory().items() if k != UNDOES}, ledger.BEFORE: before}
         if holds[0].target_table == job.target.label:
             coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
-        note = f"{len(holds)} held deletes are rejected"
+        note = f"{plural(len(holds), 'held delete')} {agree(len(holds), 'is', 'are')} rejected"
         held = Counts(held=int(coverage.get("held", 0)))
         return self.record(this, began, Ending(held, 0, None, {}, coverage, (note,)))
 
@@ -368,7 +369,8 @@ def taken_back(job: Job, engine: Engine, state: TableState, coverage: Mapping[st
     version, held = coverage.get(BACK), int(coverage.get("held", 0))
     changes = restore.untouched(state, held)
     if version is not None:
-        changes = restore.without(job.target, engine, state, version)
+        keys = [c.name for k in job.node.write.keys if job.node.write.keyed and (c := state.schema.get(k))]
+        changes = restore.without(job.target, engine, state, version, keys)
     return Ready(changes, coverage, lambda: None, versions_of(job, coverage))
 
 

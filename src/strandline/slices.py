@@ -15,7 +15,7 @@ from strandline.config.model import NodeConfig
 from strandline.control.watermark import Limits, Mark, advanced, limits
 from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource
 from strandline.engine.sources.files import Found, fingerprint, listed, single
-from strandline.errors import ReadError
+from strandline.errors import ReadError, located
 from strandline.job import Feed, Job
 from strandline.plan.reading import Input, hidden, is_lake, source_of, table_of
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
@@ -139,7 +139,8 @@ def _text(value: Any, type_: str) -> str | None:
 
 
 def _read(job: Job, engine: Engine, input_: Input) -> _Read:
-    found = (_lake if is_lake(job.project, input_.read) else outside)(job, engine, input_)
+    with located(*input_.loc):
+        found = (_lake if is_lake(job.project, input_.read) else outside)(job, engine, input_)
     config = job.detection
     if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF:
         return found

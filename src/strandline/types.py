@@ -129,6 +129,7 @@ class TableState:
     roles: Mapping[str, str] = field(default_factory=dict)  # what strandline keeps there: role → column
     commit: Commit | None = None
     feed: bool = False  # does it keep a change feed?
+    required: tuple[str, ...] = ()  # the columns that it declares NOT NULL
     unfilled: bool = False  # has a runner added its delete flag, and not yet made it false in the rows there were?
 
     @property

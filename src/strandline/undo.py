@@ -222,7 +222,8 @@ def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:
     events = engine.describe(job.events) if job.events else None
     counts = _ready(job, engine, engine.describe(job.target), events, taking).changes.counts or Counts()
     result = NodeResult(job.node.name, "success" if counts.any else "unchanged", inserted=counts.inserted)
-    return replace(result, deleted=counts.deleted, seconds=round(time.monotonic() - began, 3))
+    seconds = round(time.monotonic() - began, 3)
+    return replace(result, updated=counts.updated, deleted=counts.deleted, seconds=seconds)
 
 
 def _ready(job: Job, engine: Engine, state: TableState | None, written: TableState | None, taking: Taking) -> Ready:

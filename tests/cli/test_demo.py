@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -31,9 +32,13 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_data, "REPRICED", 40)
 
 
-def test_it_shows_what_changed(cli: Call, tmp_path: Path) -> None:
-    answer = cli("demo", "--engine", "pandas", "--json")
+def test_it_shows_what_changed(cli: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it were not installed
+    answer = cli("demo", "--json")
     assert answer.code == 0
+    assert answer.err.startswith(
+        "Spark is not installed (pip install 'strandline[spark]'): the demo runs on the local engine.\n"
+    )
     told = answer.json
     assert told["rows"] == {"customers": 400, "products": 20, "orders": 900}
     assert told["source_changes"] == {

@@ -147,19 +147,6 @@ def test_targets_that_a_run_takes_back_itself_are_no_half_undo(cli: Call, shop: 
 @pytest.fixture
 def held(cli: Call, shop: Path) -> str:
     """A shop in which a run holds a delete of `silver_customers`; returns that run."""
-    limits = "mode: snapshot_diff, keys: [customer_id], max_delete_count: 0, on_threshold_breach: hold"
-    add(
-        shop,
-        f"""
-  - name: silver_people
-    read: {{connection: bronze, table: customers}}
-    transform:
-      steps:
-        - {{operation: deduplicate, params: {{keys: [customer_id], order_by: _extracted_at DESC}}}}
-        - {{operation: detect_deletes, params: {{{limits}}}}}
-    write: {{connection: silver, table: people, mode: upsert, keys: [customer_id]}}
-""",
-    )
     assert cli("run", *SHOP).code == 0
     customers = shop / "landing" / "customers.csv"
     customers.write_text("".join(customers.read_text().splitlines(keepends=True)[:-1]))
@@ -169,26 +156,26 @@ def held(cli: Call, shop: Path) -> str:
 
 
 def test_an_undo_tells_of_the_holds_that_go_with_it(cli: Call, held: str) -> None:
-    assert cli("undo", held, *SHOP, "--dry-run", "--json").json["held"] == {"silver_people": 1}
-    assert "1 held delete of silver_people would go with it" in cli("undo", held, *SHOP, "--dry-run").out
+    assert cli("undo", held, *SHOP, "--dry-run", "--json").json["held"] == {"silver_customers": 1}
+    assert "1 held delete of silver_customers would go with it" in cli("undo", held, *SHOP, "--dry-run").out
     assert "    1 held" in cli("history", *SHOP).out.splitlines()
     undone = cli("undo", held, *SHOP)
-    assert "1 held delete of silver_people is gone with it" in undone.out
+    assert "1 held delete of silver_customers is gone with it" in undone.out
     assert all(not n["holds"] for n in cli("status", *SHOP, "--json").json["nodes"])
 
 
 def test_what_is_held_ends_with_its_table(cli: Call, shop: Path, held: str) -> None:
-    shutil.rmtree(shop / "lake" / "silver" / "people")
+    shutil.rmtree(shop / "lake" / "silver" / "customers")
     refused = cli("approve", held, *SHOP)
     assert refused.code == 2
-    assert "the table silver.people is gone, and what is held ends with it" in refused.err
-    assert not (shop / "lake" / "silver" / "people").exists()
+    assert "the table silver.customers is gone, and what is held ends with it" in refused.err
+    assert not (shop / "lake" / "silver" / "customers").exists()
 
 
 def test_an_approval_that_fails_says_that_they_are_still_held(cli: Call, held: str) -> None:
     from strandline import faults
 
-    with faults.armed("commit.before@silver_people:raise"):
+    with faults.armed("commit.before@silver_customers:raise"):
         failed = cli("approve", held, *SHOP)
     assert failed.code == 1
     assert f"1 delete still held by run {held}" in failed.out
@@ -198,7 +185,7 @@ def test_an_approval_that_fails_says_that_they_are_still_held(cli: Call, held: s
 def test_a_retry_tells_of_held_deletes_as_a_run_does(cli: Call, held: str) -> None:
     from strandline import faults
 
-    with faults.armed("judged@silver_people:raise"):
+    with faults.armed("judged@silver_customers:raise"):
         assert cli("run", *SHOP).code == 1
     again = cli("retry", *SHOP)
     assert again.code == 3

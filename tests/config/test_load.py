@@ -45,9 +45,14 @@ YAML_MISTAKES = {
     "empty": ("", 1, "the file is empty"),
     "comments only": ("# nothing\n", 1, "the file is empty"),
     "a list": ("- a\n", 1, "expected a map of keys"),
-    "a tab": ("project: x\nnodes:\n\t- a\n", 3, "this is not YAML"),
-    "an open quote": ('project: "x\n', 2, "this is not YAML"),
-    "a second colon": ("project: x\nengine: a: b\n", 2, "this is not YAML"),
+    "a tab": ("project: x\nnodes:\n\t- a\n", 3, "this is not YAML: a tab indents this line"),
+    "an open quote": ('project: "x\n', 1, "this is not YAML: the quote that begins here is not closed"),
+    "an open list": ("project: x\nnodes: [\n  {a: 1}\n", 2, "this is not YAML: the `[` that begins here is not closed"),
+    "an open map": ("project: x\nspark: {a: 1\nnodes: []\n", 2, "this is not YAML: the `{` that begins here is not"),
+    "no colon": ("project: x\nspark\nnodes: []\n", 2, "this is not YAML: this line is no `key: value`"),
+    "a second colon": ("project: x\nengine: a: b\n", 2, "this is not YAML: the value holds a colon"),
+    "a strange character": ("project: @x\n", 1, "this is not YAML: a value cannot begin with this character"),
+    "a deeper line": ("nodes:\n  - name: x\n     read: {a: b}\n", 3, "this is not YAML: this line is indented deeper"),
     "two documents": ("project: x\n---\nproject: y\n", 2, "expected one document, found a second one"),
     "a key twice": (
         "project: x\nengine: spark\nproject: y\nnodes: []\n",
@@ -192,3 +197,25 @@ def test_a_large_project_loads_quickly(write: Write) -> None:
     start = time.monotonic()
     assert len(load_project(folder).config.nodes) == 502
     assert time.monotonic() - start < 5
+
+
+def test_bad_indentation_shows_the_lines(write: Write, problems: Problems) -> None:
+    text = """\
+project: shop
+connections:
+  erp:
+    type: sql
+    password: hunter2
+   url: postgresql://etl:hunter2@db/shop
+nodes: []
+"""
+    (found,) = problems(text)
+    assert (found.line, found.message) == (6, "this is not YAML: the indentation of this line fits no line above it")
+    assert str(found).splitlines()[1:] == [
+        "    3 |   erp:",
+        "    4 |     type: sql",
+        "    5 |     password: ***",
+        "    6 |    url: ***",
+        "      |    ^",
+        "    → give it the indentation of the keys, or of the `-`, that it belongs to",
+    ]

@@ -9,16 +9,18 @@ import pytest
 from tests.config.conftest import Write, changed
 
 from strandline.config import urls
-from strandline.config.connections import SqlConnection
+from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
 from strandline.config.load import load_project
 from strandline.config.resolve import (
     control_location,
     jdbc,
     locate,
+    place,
     redact,
     resolve_secrets,
     secret_values,
     sqlalchemy_url,
+    unseen,
 )
 from strandline.errors import ConfigError
 
@@ -56,12 +58,13 @@ def test_secret_values(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_locate(write: Write) -> None:
-    folder = write(changed("path: lake/silver", "path: s3://bucket/silver/"))
+    folder = write()
     project = load_project(folder)
     assert locate(project, "bronze", "customers") == str(folder / "lake/bronze/customers")
     assert locate(project, "files", "in/*.csv") == str(folder / "landing/in/*.csv")
     assert locate(project, "files", ".") == str(folder / "landing")
-    assert locate(project, "silver", "a/b") == "s3://bucket/silver/a/b"
+    cloud = LakeConnection(type="lake", path="s3://bucket/silver/")
+    assert place(cloud, "a/b", folder) == "s3://bucket/silver/a/b"
     assert control_location(project.config.connections, None, folder) == str(folder / "lake/bronze/_strandline")
     assert control_location({}, None, folder) == str(folder / ".strandline")
     for connection, name in (("bronze", "../x"), ("erp", "x"), ("nobody", "x")):
@@ -131,3 +134,24 @@ def test_only_clear_passwords_are_clear() -> None:
     assert not urls.literal_password("postgresql://etl@db:5432/shop")
     assert not urls.literal_password("jdbc:oracle:thin:@db:1521:XE")
     assert urls.literal_password("mysql://root:pw@db/shop")
+
+
+def test_folders_that_executors_may_not_see(write: Write) -> None:
+    connections = {
+        "erp": sql("sqlite:///shop.db"),
+        "files": FilesConnection(type="files", path="landing"),
+        "shared": LakeConnection(type="lake", path="/mnt/lake", shared=True),
+    }
+    assert list(unseen(connections, "local[*]")) == []
+    assert [name for name, _, _ in unseen(connections, "k8s://host")] == ["files"]
+    shared = changed("engine: pandas", "spark: {master: 'spark://host:7077'}").replace(
+        "landing}", "landing, shared: true}"
+    )
+    project = load_project(
+        write(shared.replace("/bronze}", "/bronze, shared: true}").replace("/silver}", "/silver, shared: true}"))
+    )
+    assert project.config.connections["bronze"].shared  # type: ignore[union-attr]
+    alone = write(changed("engine: pandas", "spark: {master: 'spark://host:7077'}"))
+    assert load_project(alone, "pandas")  # on the local engine nobody asks the master
+    with pytest.raises(ConfigError):
+        load_project(alone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 from dataclasses import replace
@@ -211,3 +212,114 @@ def test_only_a_bad_line_of_what_was_read_is_named(tmp_path, platform):
     landed(tmp_path, "b.csv", "id,name\n1,a,x\n", NOON)
     with pytest.raises(ReadError, match=r"b\.csv, line 2"):
         scanned(platform, FileSource(tmp_path, "*.csv", "csv", since=NOON))
+
+
+def several(tmp_path, platform, reads):
+    """One node per read, each into a table of its name; returns their results by name."""
+    nodes = [
+        {"name": name, "read": {"connection": "files", **read},
+         "write": {"connection": "lake", "table": name, "mode": "overwrite", "add_metadata": {"source_file": True}}}
+        for name, read in reads.items()
+    ]  # fmt: skip
+    return {n.name: n for n in make_project(tmp_path, nodes).run(platform=platform).nodes}
+
+
+def test_files_in_other_encodings(tmp_path, platform):
+    text = 'id;name\n1;Zürich\n2;"ein\r\nBären;platz"\n'
+    land(
+        tmp_path,
+        **{
+            "west__a_csv": text.encode("latin-1"),
+            "west__sub__b_csv.gz": gzip.compress("id;name\n3;Köln\n".encode("latin-1")),
+            "wide_csv": text.replace(";", ",").replace("Bären,", "Bären").encode("utf-16"),
+            "small_csv.gz": gzip.compress("id,name\n1,Zürich\n".encode()),
+            "yen_csv": "id,name\n1,東京\n".encode("shift_jis"),
+        },
+    )
+    found = several(
+        tmp_path,
+        platform,
+        {
+            "west": {"path": "west/**/*", "format": "csv", "options": {"delimiter": ";", "encoding": "latin-1"}},
+            "wide": {"path": "wide.csv", "options": {"encoding": "utf-16"}},
+            "small": {"path": "small.csv.gz"},
+            "yen": {"path": "yen.csv", "options": {"encoding": "shift_jis"}},
+        },
+    )
+    assert [n.error for n in found.values()] == [None] * 4
+    tables = {name: rows(read_table(tmp_path / "lake" / name), "id", "name", "_source_file") for name in found}
+    assert tables["west"] == [
+        ("1", "Zürich", "west/a.csv"),
+        ("2", "ein\r\nBären;platz", "west/a.csv"),
+        ("3", "Köln", "west/sub/b.csv.gz"),
+    ]
+    assert tables["wide"] == [("1", "Zürich", "wide.csv"), ("2", "ein\r\nBärenplatz", "wide.csv")]
+    assert tables["small"] == [("1", "Zürich", "small.csv.gz")]
+    assert tables["yen"] == [("1", "東京", "yen.csv")]
+
+
+def test_a_file_that_is_not_what_the_read_says_is_named_with_the_option_to_set(tmp_path, platform):
+    long = "id,name\n" + "1,abcdefghij\n" * 20_000
+    land(
+        tmp_path,
+        early_csv="id,name\n1,Zürich\n".encode("latin-1"),
+        late_csv=(long + "2,Zürich\n").encode("latin-1"),
+        wide_csv="id,name\n1,Zürich\n".encode("utf-16"),
+        bare_csv="id,name\n1,Zürich\n".encode("utf-16-le"),
+        wrong_csv=b"id,name\n1,\x81\n",
+        semicolon_csv="id;name\n1;x\n",
+        tab_csv="id\tname\n1\tx\n",
+    )
+    reads = {n: {"path": f"{n}.csv"} for n in ("early", "late", "wide", "bare", "semicolon", "tab")}
+    found = several(tmp_path, platform, {**reads, "wrong": {"path": "wrong.csv", "options": {"encoding": "cp1252"}}})
+    assert all(n.status == "failed" for n in found.values())
+    told = {name: (n.error["message"], n.error["hint"]) for name, n in found.items()}
+    other = "add options: {encoding: …} to the read, for example latin-1 (Western Europe), cp1252 (Windows) or utf-16"
+    assert told == {
+        "early": ("early.csv, line 2: this is not UTF-8 text: found the byte 0xfc", other),
+        "late": ("late.csv, line 20002: this is not UTF-8 text: found the byte 0xfc", other),
+        "wide": (
+            "wide.csv, line 1: this is not UTF-8 text: found NUL bytes or a mark of UTF-16",
+            "the file begins as UTF-16 does: add options: {encoding: utf-16} to the read",
+        ),
+        "bare": (
+            "bare.csv, line 1: this is not UTF-8 text: found NUL bytes or a mark of UTF-16",
+            "the file begins as UTF-16 does: add options: {encoding: utf-16-le} to the read",
+        ),
+        "wrong": (
+            "wrong.csv, line 2: this is not cp1252 text: found the byte 0x81",
+            "correct options: {encoding: cp1252}; without it files are read as UTF-8",
+        ),
+        "semicolon": (
+            "semicolon.csv, line 1: the header has no `,`, so it is one column: `id;name`",
+            'add options: {delimiter: ";"} to the read',
+        ),
+        "tab": (
+            "tab.csv, line 1: the header has no `,`, so it is one column: `id\tname`",
+            'add options: {delimiter: "\\t"} to the read',
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "damaged", [lambda b: b[: len(b) // 2], lambda b: b"not an archive", lambda b: b[:-9] + b"123456789"]
+)
+def test_a_damaged_archive(tmp_path, pandas_platform, damaged):
+    text = "id,name\n" + "".join(f"{i},name {i * i}\n" for i in range(2000))
+    land(tmp_path, **{"a_csv.gz": damaged(gzip.compress(text.encode("latin-1")))})
+    found = several(tmp_path, pandas_platform, {
+        "plain": {"path": "a.csv.gz"}, "west": {"path": "a.csv.gz", "options": {"encoding": "latin-1"}},
+    })  # fmt: skip
+    for node in found.values():
+        assert node.error["code"] == "read", node.error
+        assert "`a.csv.gz` cannot be decompressed" in node.error["message"]
+
+
+def test_files_by_their_time_in_another_encoding(tmp_path, pandas_platform):
+    """A run that finds no new file knows the columns all the same."""
+    land(tmp_path, a_csv="id,name\n1,Zürich\n".encode("latin-1"))
+    read = {"path": "*.csv", "options": {"encoding": "latin-1"}, "incremental": {"mode": "stateful"}}
+    for expected in ("success", "unchanged"):
+        assert several(tmp_path, pandas_platform, {"t": read})["t"].status == expected
+    land(tmp_path, b_csv="id,name\n2,Köln\n".encode("latin-1"))
+    assert several(tmp_path, pandas_platform, {"t": read})["t"].inserted == 1

@@ -14,8 +14,9 @@ import typer
 
 from strandline.cli.options import HERE, Debug, EngineName, Json, ProjectDir, Quiet
 from strandline.cli.talk import Talk
-from strandline.cli.text import clean, duration, plural
+from strandline.cli.text import clean, duration
 from strandline.errors import UsageError
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.cli.demo_data import SourceChanges
@@ -32,7 +33,12 @@ def demo(
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Where the demo lives; .demo if not given.", show_default=False),
     ] = None,
-    engine: Annotated[EngineName, typer.Option("--engine", help="Run on this engine.")] = EngineName.SPARK,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(
+            "--engine", help="Run on this engine; on Spark if not given and if it is installed.", show_default=False
+        ),
+    ] = None,
     project_dir: ProjectDir = HERE,
     json: Json = False,
     quiet: Quiet = False,
@@ -44,7 +50,12 @@ def demo(
     """
     with Talk(json, quiet, debug).guard() as talk:
         from strandline.cli import demo_data
+        from strandline.engine import spark_installed
 
+        if engine is None and not spark_installed():
+            talk.say("Spark is not installed (pip install 'strandline[spark]'): the demo runs on the local engine.")
+            engine = EngineName.PANDAS
+        engine = engine or EngineName.SPARK
         home = project_dir / (folder or ".demo")
         _prepare(home, engine)
         rows = demo_data.create(home / "shop.db")

@@ -9,8 +9,9 @@ import typer
 from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet
 from strandline.cli.runs import held_by, starting
 from strandline.cli.talk import Talk
-from strandline.cli.text import clean, instant, plural
+from strandline.cli.text import clean, instant
 from strandline.errors import UsageError
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.explain import Event, Story

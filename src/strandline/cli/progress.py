@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from strandline.cli.talk import Talk, node_error
-from strandline.cli.text import COLOURS, SIGNS, count, duration, indented, plural, shortened
+from strandline.cli.text import COLOURS, SIGNS, count, duration, indented, shortened
 from strandline.observer import Observer
 from strandline.result import NodeResult, PlannedNode
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -65,7 +66,7 @@ class NodeLines:
 
 
 class UndoLines(NodeLines):
-    """The same for tables that are put back: what came and what went."""
+    """The same for tables that are put back: the rows that are back, changed back, and gone."""
 
     def header(self) -> str | None:
         return None
@@ -75,7 +76,9 @@ class UndoLines(NodeLines):
             return super().line(r)
         sign = self.talk.paint(SIGNS[r.status], COLOURS[r.status])
         name = shortened(r.name, self.width).ljust(self.width)
-        return f"{sign} {name}  {plural(r.inserted, 'row')} back, {plural(r.deleted, 'row')} gone"
+        counts = ((r.inserted, "back"), (r.updated, "changed back"), (r.deleted, "gone"))
+        told = ", ".join(f"{plural(n, 'row')} {word}" for n, word in counts if n)
+        return f"{sign} {name}  {told or 'no row to put back'}"
 
     def details(self, r: NodeResult) -> list[str]:
         return node_error(r.error, self.talk.width) if r.error else []
@@ -86,11 +89,12 @@ def _deletes(r: PlannedNode) -> Iterator[str]:
     if not r.sample_deletes:
         return
     share = f" ({r.delete_percent:.1f}% of the living rows)" if r.delete_percent is not None else ""
-    fate = {
-        "apply": f"{plural(r.deleted, 'row')}{share} would be deleted: ",
-        "refuse": f"{plural(r.found_deletes or 0, 'row')}{share} would be deleted, which is refused: ",
-    }
-    yield f"{fate.get(r.verdict or 'apply', '')}{r.reason}"
+    fate = ""
+    if r.deleted:  # beside others that are held, perhaps
+        fate = f"{plural(r.deleted, 'row')}{share} would be deleted: "
+    elif r.verdict == "refuse":
+        fate = f"{plural(r.found_deletes or 0, 'row')}{share} would be deleted, which is refused: "
+    yield f"{fate}{r.reason}"
     keys = "; ".join(", ".join(f"{k}={v}" for k, v in key.items()) for key in r.sample_deletes)
     yield f"for example {keys}"
 

@@ -10,8 +10,9 @@ import typer
 
 from strandline.cli.options import HERE, Debug, Json, ProjectDir, Quiet, Select
 from strandline.cli.talk import Talk
-from strandline.cli.text import plural, table
+from strandline.cli.text import table
 from strandline.errors import Problem, UsageError
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.project import StrandlineProject
@@ -60,12 +61,22 @@ def _written(folder: Path) -> list[Path]:
 
 
 def validate(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> int:
-    """Tell every mistake in the project file; open no connection."""
+    """Tell every mistake in the project file, and which nodes would apply a mass delete; open no connection."""
     with Talk(json, quiet, debug).guard() as talk:
+        from dataclasses import asdict
+
+        from strandline.guard.policy import mass_deletes
+
         project = talk.load(project_dir)
         config = project.config.config
         nodes, connections = plural(len(config.nodes), "node"), plural(len(config.connections), "connection")
         talk.answer(f"{talk.paint('✓', 'green')} {config.project}: {nodes}, {connections}, no mistakes")
+        warnings = list(mass_deletes(project.config))
+        for found in warnings:
+            where = f"{found.file}:{found.line}: {found.node}"
+            talk.answer(f"{talk.paint('!', 'yellow')} {where}: {found.message}")
+        for hint in dict.fromkeys(found.hint for found in warnings):
+            talk.answer(f"    → {hint}")
         talk.data(
             {
                 "valid": True,
@@ -74,6 +85,7 @@ def validate(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = 
                 "engine": project.engine_name,
                 "connections": list(config.connections),
                 "nodes": list(project.graph.order),
+                "warnings": [asdict(found) for found in warnings],
             }
         )
         return 0

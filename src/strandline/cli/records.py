@@ -12,8 +12,9 @@ import typer
 
 from strandline.cli.options import HERE, Debug, Json, ProjectDir, Quiet
 from strandline.cli.talk import Talk
-from strandline.cli.text import COLOURS, SIGNS, count, indented, instant, plural, table
+from strandline.cli.text import COLOURS, SIGNS, count, indented, instant, table
 from strandline.errors import UsageError, did_you_mean
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.control.ledger import ControlRow, RunRow
@@ -49,7 +50,8 @@ def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = Fa
         talk.answer(talk.paint(head, "dim"))
         for node, line in zip(nodes, lines, strict=True):
             failed = node["status"] == "FAILED"
-            talk.answer(talk.paint(line, "red") if failed else line, failure=failed)
+            colour = {"FAILED": "red", "HELD": "yellow"}.get(node["status"])
+            talk.answer(talk.paint(line, colour) if colour else line, failure=failed)
             for note in _notes(node):
                 for text in indented(note, talk.width):
                     talk.answer(text, failure=failed)
@@ -94,6 +96,7 @@ def _states(project: StrandlineProject) -> list[dict[str, Any]]:
     return [
         {
             **s,
+            "status": "HELD" if s["status"] == "SUCCESS" and held.get(s["name"]) else s["status"],
             "meaning": _meaning(s, failed.get(s["name"])),
             "recovery": _recovery(s, mended.get(s["name"])),
             "holds": held.get(s["name"], {}),

@@ -11,8 +11,9 @@ import typer
 
 from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet, Select, Threads
 from strandline.cli.talk import Talk
-from strandline.cli.text import duration, plural
+from strandline.cli.text import duration
 from strandline.errors import UsageError
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.project import StrandlineProject
@@ -105,8 +106,15 @@ def held_by(project: StrandlineProject) -> dict[str, int]:
 
 
 def starting(project: StrandlineProject) -> str | None:
-    """What to say while the engine starts; the one in process is there at once."""
-    return "starting Spark" if project.engine_name == "spark" else None
+    """What to say while the engine starts; the local one is there at once."""
+    from strandline.engine import spark_installed
+
+    if project.engine_name != "spark" or not spark_installed():
+        return None
+    from strandline.engine.spark.jars import DOWNLOAD, PACKAGES, cached
+
+    there = cached((*PACKAGES, *project.config.config.spark.packages))
+    return "starting Spark" if there else f"downloading the jars that Spark needs ({DOWNLOAD}), starting Spark"
 
 
 def _foreseen(result: PlanResult) -> str:
@@ -116,7 +124,7 @@ def _foreseen(result: PlanResult) -> str:
     failed = [n for n in result.nodes if n.status == "failed" and not n.refused]
     skipped = [n for n in result.nodes if n.status == "skipped"]
     inserted, updated, deleted = (sum(getattr(n, verb) for n in touched) for verb in ("inserted", "updated", "deleted"))
-    would = f"A run would insert {inserted:,}, update {updated:,} and delete {deleted:,} rows"
+    would = f"A run would insert {inserted:,}, update {updated:,} and delete {plural(deleted, 'row')}"
     would += f" in {len(touched):,} of {plural(len(result.nodes), 'node')}."
     if refused:
         would += f" {plural(len(refused), 'node')} would fail, because the deletes are refused."

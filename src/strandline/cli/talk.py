@@ -132,7 +132,7 @@ class Talk:
         elif problems:
             self._problems([self._redacted(str(p)) for p in problems])
         else:
-            write(sys.stderr, self._red("error: ") + clean(str(facts["message"])))
+            write(sys.stderr, self._red("error: ") + clean(_where(facts) + str(facts["message"])))
             if facts["hint"]:
                 write(sys.stderr, f"    → {clean(str(facts['hint']))}")
         self.data({"error": facts})
@@ -263,9 +263,12 @@ def silence(stream: IO[str]) -> None:
 
 def node_error(facts: dict[str, Any], width: int | None) -> list[str]:
     """A node's error: where and what, then what to do."""
-    where = f"{facts['file']}:{facts['line']}: " if facts.get("file") and facts.get("line") else ""
-    lines = indented(where + str(facts.get("message", "")), width)
+    lines = indented(_where(facts) + str(facts.get("message", "")), width)
     return lines + (indented(f"→ {facts['hint']}", width) if facts.get("hint") else [])
+
+
+def _where(facts: dict[str, Any]) -> str:
+    return f"{facts['file']}:{facts['line']}: " if facts.get("file") and facts.get("line") else ""
 
 
 def _facts(code: str, message: str, hint: str | None) -> dict[str, Any]:

@@ -23,10 +23,6 @@ def count(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
 
-def plural(number: int, noun: str, many: str | None = None) -> str:
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
-
-
 def duration(seconds: float) -> str:
     """0.41 s, 12.3 s, 3 min 05 s."""
     if seconds >= 100:

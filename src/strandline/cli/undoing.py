@@ -10,7 +10,7 @@ import typer
 from strandline.cli import runs
 from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet, Threads
 from strandline.cli.talk import Talk
-from strandline.cli.text import plural
+from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.result import UndoResult

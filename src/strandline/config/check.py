@@ -10,11 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from strandline.config.advisor import advice
+from strandline.config.aliases import sql_mistakes
 from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
 from strandline.config.messages import mistakes_of
 from strandline.config.parts import KINDS, AnyConnection, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
-from strandline.config.queries import SqlError, parse_select, unknown_tables
 from strandline.config.reads import ReadConfig
 from strandline.config.resolve import (
     REFERENCE,
@@ -24,6 +24,8 @@ from strandline.config.resolve import (
     control_location,
     odd_folder,
     place,
+    remote,
+    unseen,
 )
 from strandline.config.urls import literal_password
 from strandline.config.writes import EVENTS
@@ -44,7 +46,7 @@ def check(parts: Parts) -> Iterator[Mistake]:
         for loc, read in node.reads:
             yield from _read_mistakes(parts, loc, read)
         yield from _step_mistakes(node)
-        yield from _sql_mistakes(node)
+        yield from sql_mistakes(parts, node)
     yield from advice(parts)
 
 
@@ -69,7 +71,15 @@ def _connection_mistakes(raw: dict[str, Any]) -> Iterator[Mistake]:
 
 
 def _folder_mistakes(parts: Parts) -> Iterator[Mistake]:
-    for name, connection in parts.connections.items():
+    folders = {n: c for n, c in parts.connections.items() if isinstance(c, FilesConnection | LakeConnection)}
+    for name, connection in folders.items():
+        if path := remote(connection):
+            message = f"`{path}` is not a folder of this machine, and strandline cannot work with object stores yet"
+            yield Mistake(("connections", name, "path"), message, "give the path of a folder")
+    here = {n: c for n, c in folders.items() if not remote(c)}
+    for name, message, hint in unseen(here, _master(parts)):
+        yield Mistake(("connections", name, "path"), message, hint)
+    for name, connection in folders.items():
         if isinstance(connection, LakeConnection) and (found := odd_folder(connection, parts.root)):
             folder, odd = found
             yield Mistake(
@@ -77,6 +87,16 @@ def _folder_mistakes(parts: Parts) -> Iterator[Mistake]:
                 f"tables would lie below `{folder}`, and table formats take `{odd}` in a name for something else",
                 "give the path of another folder, or move the project",
             )
+
+
+def _master(parts: Parts) -> str:
+    """The Spark master that a run would use; local on the local engine."""
+    spark = parts.raw.get("spark")
+    if (parts.engine or parts.raw.get("engine", "spark")) != "spark" or not isinstance(spark, dict):
+        return "local"
+    settings = spark.get("config")
+    given = settings.get("spark.master") if isinstance(settings, dict) else None
+    return str(given or spark.get("master") or "local")
 
 
 def _secret_mistakes(loc: Loc, name: str, key: str, text: str) -> Iterator[Mistake]:
@@ -248,7 +268,7 @@ def _place_mistakes(
         yield Mistake(loc, f"{name!r} {error}", "give a name below the connection's path")
 
 
-# --- steps and SQL ---------------------------------------------------------------------------------------------------
+# --- steps -----------------------------------------------------------------------------------------------------------
 
 
 def _step_mistakes(node: NodeParts) -> Iterator[Mistake]:
@@ -268,14 +288,3 @@ def _step_mistakes(node: NodeParts) -> Iterator[Mistake]:
             step.param_model.model_validate(config.params)
         except ValidationError as error:
             yield from mistakes_of(error, step.param_model, config.params, (*loc, "params"))
-
-
-def _sql_mistakes(node: NodeParts) -> Iterator[Mistake]:
-    if node.sql is None:
-        return
-    try:
-        parse_select(node.sql)
-    except SqlError:
-        return  # told by the model already
-    for mistake in unknown_tables(node.sql, node.aliases):
-        yield Mistake((*node.loc, "transformation_sql"), mistake.message, mistake.hint)

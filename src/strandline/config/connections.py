@@ -36,7 +36,8 @@ class FilesConnection(Model):
     """A folder of files to read from.
 
     **Business problem:** partners drop CSV, JSON or Parquet files.
-    **Solution:** name the folder once; nodes read files or patterns below it and nothing outside it.
+    **Solution:** name the folder once; nodes read files or patterns below it and nothing outside it. With a Spark
+    master that is not local, `shared: true` says that every executor sees the folder under this path.
 
     ```yaml
     connections:
@@ -46,23 +47,27 @@ class FilesConnection(Model):
 
     type: Literal["files"]
     path: Text
+    shared: bool = False
 
 
 class LakeConnection(Model):
     """A folder of lake tables: written by nodes, read by others.
 
     **Business problem:** Bronze, Silver and Gold belong in places of their own.
-    **Solution:** one connection per layer; table `customers` is the folder `customers` below its path.
+    **Solution:** one connection per layer; table `customers` is the folder `customers` below its path. With a Spark
+    master that is not local, `shared: true` says that every executor sees the folder under this path.
 
     ```yaml
     connections:
       bronze: {type: lake, format: delta, path: lake/bronze}
+      silver: {type: lake, path: /mnt/lake/silver, shared: true}
     ```
     """
 
     type: Literal["lake"]
     format: Literal["delta"] = "delta"
     path: Text
+    shared: bool = False
 
 
 Connection = Annotated[SqlConnection | FilesConnection | LakeConnection, Field(discriminator="type")]

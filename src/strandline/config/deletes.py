@@ -24,7 +24,34 @@ class DeleteDetectionMode(StrEnum):
     FEED = "feed"
 
 
-class DeleteDetectionConfig(Model):
+class DeleteLimits(Model):
+    """When deletes that were found are applied, held, skipped or refused."""
+
+    max_delete_percent: Number | None = 50.0
+    max_delete_count: Whole | None = None
+    on_threshold_breach: Literal["warn", "error", "skip", "hold"] = "warn"
+    on_empty_source: Literal["hold", "error", "apply"] = "hold"
+    confirm_runs: Count = 1
+
+
+class DeletesConfig(DeleteLimits):
+    """The project's policy for deletes.
+
+    **Business problem:** a source that was loaded half-way looks as if half of its rows were deleted, and a step that
+    says nothing about it deletes them with a warning.
+    **Solution:** say once for the project when deletes wait for a person. This is the default of every node that
+    infers deletes from outside, by a step or by `delete_missing`; a step may say otherwise. Change feeds of tables
+    that the project itself writes bring deletes that were judged before: they keep the built-in limits (more than 50 %
+    is a warning). A change feed tells a delete once, so `hold` stands in for `skip` there, and `confirm_runs` does not
+    apply.
+
+    ```yaml
+    deletes: {max_delete_percent: 5, on_threshold_breach: hold}
+    ```
+    """
+
+
+class DeleteDetectionConfig(DeleteLimits):
     """Find the rows that the source no longer has.
 
     **Business problem:** records are deleted in the source database, but the Silver table still shows them.
@@ -35,7 +62,8 @@ class DeleteDetectionConfig(Model):
     brings limits.
     Deletes are flagged (`soft_delete_col`) or, with `soft_delete_col: null`, really removed.
     Before they are applied they are judged: too many (`max_delete_percent`, `max_delete_count`) or a source that
-    came back empty (`on_empty_source`) do not delete a table.
+    came back empty (`on_empty_source`) do not delete a table. Limits that the step leaves out are those of the
+    project's `deletes:`.
 
     **Recipe 1: SQL compare (recommended with a high-water mark)**
     ```yaml
@@ -77,12 +105,7 @@ class DeleteDetectionConfig(Model):
     source_query: Text | None = None
     snapshot_column: Text | None = None
     on_first_run: Literal["skip", "error"] = "skip"
-    max_delete_percent: Number | None = 50.0
-    max_delete_count: Whole | None = None
-    on_threshold_breach: Literal["warn", "error", "skip", "hold"] = "warn"
-    on_empty_source: Literal["hold", "error", "apply"] = "hold"
     target_filter: Text | None = None
-    confirm_runs: Count = 1
     max_window_gap: Annotated[str | int | float | None, NO_FLAG] = None
 
     @field_validator("mode", mode="before")

@@ -45,9 +45,19 @@ class Project:
         """The targets of the node that this one belongs to, in their order; itself when it is the only one."""
         return next((names for names in self.groups.values() if name in names), (name,))
 
+    def place(self, node: str, loc: Loc = ()) -> Place:
+        """The line of a key of a node; of the node when the key is not written down."""
+        names = self.together(node)
+        if len(names) > 1 and loc[:1] == ("write",):
+            loc = ("write", names.index(node), *loc[1:])
+        return self.positions.place(("nodes", names[0], *loc))
 
-def load_project(path: str | Path) -> Project:
-    """Load the project of a folder or a file; raise a ConfigError that holds every mistake found."""
+
+def load_project(path: str | Path, engine: str | None = None) -> Project:
+    """Load the project of a folder or a file, for its own engine or another one.
+
+    Raises a ConfigError that holds every mistake found.
+    """
     file = _project_file(Path(path))
     files = _Files(file)
     files.read()
@@ -58,9 +68,9 @@ def load_project(path: str | Path) -> Project:
     config, mistakes = _validated(nodes.raw)
     complete = not files.unreadable
     parts = (
-        parts_of(config, nodes, files.root, complete=complete)
+        parts_of(config, nodes, files.root, engine, complete=complete)
         if config
-        else salvaged(nodes, files.root, complete=complete)
+        else salvaged(nodes, files.root, engine, complete=complete)
     )
     # What several targets share is wrong once.
     mistakes = list(dict.fromkeys(nodes.written(m) for m in (*mistakes, *check(parts))))
@@ -162,7 +172,9 @@ class _Files:
         except OSError as error:
             self.problems.append(Problem(f"the file cannot be read: {error.strerror}", file=label))
             document = Document(None)
-        self.problems += [Problem(m.message, file=label, line=m.line, hint=m.hint) for m in document.mistakes]
+        self.problems += [
+            Problem(m.message, file=label, line=m.line, hint=m.hint, excerpt=m.excerpt) for m in document.mistakes
+        ]
         self.unreadable |= document.values is None
         return document
 

@@ -13,6 +13,7 @@ from pydantic import Field, StringConstraints
 
 from strandline.config.base import Count, Model, Number, Text, repeated, sql_text
 from strandline.config.connections import Connection
+from strandline.config.deletes import DeletesConfig
 from strandline.config.increments import SettingsConfig
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import parse_select
@@ -202,6 +203,7 @@ class ProjectConfig(Model):
     include: [nodes/*.yaml]
     connections:
       bronze: {type: lake, path: lake/bronze}
+    deletes: {max_delete_percent: 5, on_threshold_breach: hold}
     nodes: []
     ```
     """
@@ -211,6 +213,7 @@ class ProjectConfig(Model):
     spark: SparkConfig = Field(default_factory=SparkConfig)
     connections: dict[str, Connection] = Field(default_factory=dict)
     control: ControlConfig | None = None
+    deletes: DeletesConfig | None = None
     retry: RetryConfig = Field(default_factory=RetryConfig)
     vars: dict[str, Any] = Field(default_factory=dict)
     include: list[Text] = Field(default_factory=list)

@@ -49,6 +49,8 @@ class Parts:
     connections: dict[str, AnyConnection | None]
     control: ControlConfig | None
     nodes: list[NodeParts]
+    engine: str | None = None
+    """The engine that was asked for instead of the project's."""
     complete: bool = True
     """False when a file could not be read: then a name that is not there may well be in that file."""
 
@@ -62,7 +64,7 @@ def connection_of(parts: Parts, loc: Loc, name: str) -> AnyConnection | Mistake 
     return Mistake(loc, f"unknown connection `{name}`", hint)
 
 
-def parts_of(config: ProjectConfig, spread: Spread, root: Path, *, complete: bool) -> Parts:
+def parts_of(config: ProjectConfig, spread: Spread, root: Path, engine: str | None, *, complete: bool) -> Parts:
     """The parts of a project that is valid as far as its models can tell."""
     nodes = []
     for index, (node, origin) in enumerate(zip(config.nodes, spread.origins, strict=True)):
@@ -82,10 +84,10 @@ def parts_of(config: ProjectConfig, spread: Spread, root: Path, *, complete: boo
                 origin=origin,
             )
         )
-    return Parts(root, spread.raw, dict(config.connections), config.control, nodes, complete)
+    return Parts(root, spread.raw, dict(config.connections), config.control, nodes, engine, complete)
 
 
-def salvaged(spread: Spread, root: Path, *, complete: bool) -> Parts:
+def salvaged(spread: Spread, root: Path, engine: str | None, *, complete: bool) -> Parts:
     """The parts that can be read of a project that is not valid; its mistakes are told already."""
     raw = spread.raw
     connections = {name: _read(Connection, value) for name, value in _map(raw.get("connections")).items()}
@@ -93,7 +95,7 @@ def salvaged(spread: Spread, root: Path, *, complete: bool) -> Parts:
         replace(_salvaged_node(("nodes", i), _map(node)), origin=origin)
         for i, (node, origin) in enumerate(zip(_list(raw.get("nodes")), spread.origins, strict=True))
     ]
-    return Parts(root, raw, connections, _read(ControlConfig, raw.get("control")), nodes, complete)
+    return Parts(root, raw, connections, _read(ControlConfig, raw.get("control")), nodes, engine, complete)
 
 
 def _salvaged_node(loc: Loc, node: dict[str, Any]) -> NodeParts:

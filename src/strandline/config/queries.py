@@ -80,8 +80,30 @@ def unknown_tables(sql: str, aliases: Iterable[str]) -> Iterator[SqlError]:
         elif table.db or (table.name.casefold() not in known and not _is_cte(table)):
             yield SqlError(
                 f"the SQL reads `{shown}`, which is not one of its sources: {_listed(known.values())}",
-                did_you_mean(table.name, known.values()),
+                did_you_mean(table.name, known.values()) or f"write FROM {next(iter(known.values()))}",
             )
+
+
+def unknown_qualifiers(tree: exp.Expr, sources: Iterable[str], columns: Iterable[str] = ()) -> Iterator[SqlError]:
+    """Names in front of columns that no table of the SQL has, nor, as a struct, one of the `columns`."""
+    from sqlglot import exp
+
+    known = {name.casefold() for name in columns}
+    for part in tree.find_all(exp.Table, exp.CTE, exp.Subquery, exp.Alias, exp.TableAlias):
+        known |= {part.alias_or_name.casefold(), part.name.casefold()}
+        known |= {column.name.casefold() for column in part.args.get("columns") or ()}
+    known |= {name.name.casefold() for part in tree.find_all(exp.Lambda) for name in part.expressions}
+    listed, seen = list(sources), set[str]()
+    for column in tree.find_all(exp.Column):
+        name = column.parts[0].name
+        if len(column.parts) == 1 or name.casefold() in known | seen:
+            continue
+        seen.add(name.casefold())
+        if name.casefold() in (source.casefold() for source in listed):
+            yield SqlError(f"`{column.sql('spark')}`: the SQL does not read `{name}`", f"add it with JOIN {name} ON …")
+            continue
+        message = f"`{column.sql('spark')}`: `{name}` is not one of the sources: {_listed(listed)}"
+        yield SqlError(message, did_you_mean(name, listed) or f"write {listed[0]}.{column.name}")
 
 
 def check_condition(sql: str) -> None:

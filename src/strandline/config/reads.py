@@ -12,7 +12,9 @@ from strandline.config.feeds import FeedOptions, feed_mistakes
 from strandline.config.increments import IncrementalConfig, WatermarkConfig
 from strandline.config.positions import Mistake
 from strandline.config.queries import SqlError, check_type
+from strandline.errors import did_you_mean
 
+_ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16", "utf-16-le", "iso-8859-15", "cp1250", "cp850", "shift_jis")
 ALIAS = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 FileFormat = Literal["csv", "json", "parquet"]
@@ -26,11 +28,11 @@ class CsvOptions(Model):
     """How a CSV file is written down.
 
     **Business problem:** every sender has another idea of CSV.
-    **Solution:** the delimiter, whether the first line names the columns, which text means NULL, and whether
-    quoted values may hold line breaks.
+    **Solution:** the delimiter, whether the first line names the columns, which text means NULL, whether quoted
+    values may hold line breaks, and the encoding: UTF-8 unless it says `latin-1`, `cp1252`, `utf-16` or another one.
 
     ```yaml
-    read: {connection: files, path: customers.csv, options: {delimiter: ";", null_value: "n/a"}}
+    read: {connection: files, path: customers.csv, options: {delimiter: ";", null_value: "n/a", encoding: cp1252}}
     ```
     """
 
@@ -38,8 +40,14 @@ class CsvOptions(Model):
     header: bool = True
     null_value: str | None = None
     multiline: bool = True
+    encoding: Text = "utf-8"
 
     def mistakes(self) -> Iterator[Mistake]:
+        try:
+            b"a".decode(self.encoding, "ignore")
+        except LookupError:
+            hint = did_you_mean(self.encoding, _ENCODINGS) or f"for example {', '.join(_ENCODINGS)}"
+            yield Mistake(("encoding",), f"there is no encoding `{self.encoding}`", hint)
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n\0':
             yield Mistake(("delimiter",), f"expected one character, found {self.delimiter!r}", 'for a tab write "\\t"')
 

@@ -107,6 +107,24 @@ def base(connection: FilesConnection | LakeConnection, root: Path) -> str:
     return os.path.normpath(root / Path(path).expanduser())
 
 
+def remote(connection: FilesConnection | LakeConnection) -> str | None:
+    """The path of a connection that is no folder of this machine, without a login; None when it is one."""
+    return re.sub("//[^/@]*:[^/@]*@", "//", connection.path) if _REMOTE.match(base(connection, Path())) else None
+
+
+def unseen(connections: Mapping[str, object], master: str) -> Iterator[tuple[str, str, str]]:
+    """The connections whose folder the executors of a Spark master may not see, each with what to say and to do."""
+    if master.startswith("local"):
+        return
+    for name, connection in connections.items():
+        if isinstance(connection, FilesConnection | LakeConnection) and not connection.shared:
+            message = (
+                f"`{connection.path}` is a folder of this machine; executors of Spark master {master} may not see it"
+            )
+            hint = "if every executor sees the folder under this path, add shared: true; else use a local master"
+            yield name, message, hint
+
+
 def odd_folder(connection: LakeConnection, root: Path) -> tuple[str, str] | None:
     """Where the tables of a lake lie, and what of that name no table format can be trusted with; both can be shown."""
     start = base(connection, root)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from strandline.config.positions import Loc
+from strandline.config.yamlwords import LineMistake, syntax
 
 MAX_BYTES = 2_000_000
 MAX_DEPTH = 50
@@ -20,14 +21,6 @@ _PREFIX = "tag:yaml.org,2002:"
 _SCALARS = {_PREFIX + kind for kind in ("str", "int", "float", "bool", "null", "timestamp")}
 _QUOTE_HINT = "a value that starts with {{ needs quotes: \"{{ var('x') }}\""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class LineMistake(NamedTuple):
-    """Something wrong in a line of a YAML file."""
-
-    line: int
-    message: str
-    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ def read_yaml(content: bytes) -> Document:
     except _UnreadableError as stop:
         return Document(None, {}, [*composer.mistakes, stop.mistake])
     except yaml.MarkedYAMLError as error:
-        return Document(None, {}, [*composer.mistakes, _syntax(error)])
+        return Document(None, {}, [*composer.mistakes, syntax(error, content.decode("utf-8-sig"))])
     except yaml.reader.ReaderError as error:
         before = content.decode("utf-8-sig")[: error.position]
         return Document(None, {}, [LineMistake(before.count("\n") + 1, "the file holds a control character")])
@@ -87,18 +80,6 @@ def _decoded(content: bytes) -> str:
     if not text.strip():
         raise _UnreadableError(1, "the file is empty", "`strandline init` writes a project to start from")
     return text
-
-
-def _syntax(error: yaml.MarkedYAMLError) -> LineMistake:
-    mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else 1
-    problem = error.problem or "not understood"
-    hint = None
-    if "'\\t'" in problem or "tab" in problem:
-        hint = "YAML is indented with spaces, not with tabs"
-    elif "mapping values are not allowed" in problem:
-        hint = "check the indentation, and quote values that contain a colon"
-    return LineMistake(line, f"this is not YAML: {problem}", hint)
 
 
 class _Composer:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from strandline.control.ledger import ChangeRow, RunRow
+from strandline.words import agree, plural
 
 _ENDS = ("reject", "missing", "seen", "delete")
 
@@ -41,7 +42,8 @@ def with_decisions(row: RunRow, rejected: Sequence[ChangeRow]) -> RunRow:
     """The row of a batch to which these rejections belong: what they silence it no longer holds."""
     held = max(0, row.held - sum(n.target_table == row.target_table for n in rejected))
     coverage = {**json.loads(row.coverage or "{}"), "held": held}
-    said = f"{len(rejected)} held deletes are rejected: a person has decided so in run {row.takes_back} meanwhile"
+    what = f"{plural(len(rejected), 'held delete')} {agree(len(rejected), 'is', 'are')} rejected"
+    said = f"{what}: a person has decided so in run {row.takes_back} meanwhile"
     told = replace(row, held=held, status="held" if held else "success")
     warnings = json.dumps([*json.loads(row.warnings or "[]"), said])
     return replace(told, coverage=json.dumps(coverage, sort_keys=True), warnings=warnings)

@@ -59,6 +59,7 @@ class FileSource:
     header: bool = True
     null_value: str | None = None
     multiline: bool = True
+    encoding: str = "utf-8"
     file_column: str | None = None
     since: datetime | None = None  # only files modified at or after it
     only: frozenset[str] | None = None  # and of those only these, by their paths below the root

@@ -46,7 +46,10 @@ def _state(delta: DeltaTable, commit: Commit | None) -> TableState:
     feed = meta.configuration.get(FEED) == "true"
     parts = tuple(meta.partition_columns)
     unfilled = any(mark.get(_UNFILLED) == "yes" for mark in _marks(delta).values())
-    return TableState(delta.version(), schema_of(delta), parts, str(meta.id), _roles(delta), commit, feed, unfilled)
+    required = tuple(f["name"] for f in _fields(delta) if not f["nullable"])
+    return TableState(
+        delta.version(), schema_of(delta), parts, str(meta.id), _roles(delta), commit, feed, required, unfilled
+    )
 
 
 def _roles(delta: DeltaTable) -> dict[str, str]:
@@ -55,13 +58,17 @@ def _roles(delta: DeltaTable) -> dict[str, str]:
 
 
 def _marks(delta: DeltaTable) -> dict[str, dict[str, Any]]:
-    return {f["name"]: f.get("metadata", {}) for f in json.loads(delta.schema().to_json())["fields"]}
+    return {f["name"]: f.get("metadata", {}) for f in _fields(delta)}
+
+
+def _fields(delta: DeltaTable) -> list[dict[str, Any]]:
+    fields: list[dict[str, Any]] = json.loads(delta.schema().to_json())["fields"]
+    return fields
 
 
 def schema_of(delta: DeltaTable) -> Schema:
     """The table's columns, in Spark's words."""
-    fields = json.loads(delta.schema().to_json())["fields"]
-    return Schema(tuple(Column(f["name"], spark_type(f["type"])) for f in fields))
+    return Schema(tuple(Column(f["name"], spark_type(f["type"])) for f in _fields(delta)))
 
 
 def open_table(table: Table) -> DeltaTable | None:

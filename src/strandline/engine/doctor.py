@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +23,7 @@ from strandline.errors import StrandlineError
 from strandline.plan.reading import table_of
 from strandline.plan.worth import could_follow, worth
 from strandline.refusal import advice
+from strandline.words import plural
 
 _ALWAYS = ("pydantic", "sqlglot", "duckdb", "deltalake", "pyarrow", "sqlalchemy")
 _SPARK = {"pyspark": "4.1.", "delta-spark": "4.4.0"}
@@ -40,20 +41,20 @@ class Check:
     fix: str | None = None
 
 
-def machine(engine: str) -> Iterator[Check]:
-    """What an engine needs, whatever the project."""
+def machine(engine: str, packages: Sequence[str] = ()) -> Iterator[Check]:
+    """What an engine needs, and the Maven packages that a project adds; nothing is downloaded."""
     yield Check("Python", sys.version_info >= (3, 11), sys.version.split()[0], "install Python 3.11 or newer")
     yield from (_package(name, "") for name in _ALWAYS)
     if engine == "spark":
         yield from (_package(name, wanted) for name, wanted in _SPARK.items())
         yield _told("Java", _java)
-        yield _told("Spark jars", _jars)
+        yield _told("Spark jars", lambda: _jars(packages))
     yield _memory(engine)
 
 
 def examine(project: Project, engine: str) -> Iterator[Check]:
     """All checks, the cheap ones first."""
-    yield from machine(engine)
+    yield from machine(engine, project.config.spark.packages)
     for name, connection in project.config.connections.items():
         yield _told(f"connection {name}", lambda n=name, c=connection: _connection(project, n, c))  # type: ignore[misc]
     yield _told("control tables", lambda: _control(project))
@@ -88,10 +89,12 @@ def _java() -> str:
     return os.environ["JAVA_HOME"]
 
 
-def _jars() -> str:
-    from strandline.engine.spark.jars import resolve as resolve_jars
+def _jars(packages: Sequence[str]) -> str:
+    from strandline.engine.spark.jars import DOWNLOAD, PACKAGES, cache_folder, cached
 
-    return f"{len(resolve_jars())} files in the cache"
+    if jars := cached((*PACKAGES, *packages)):
+        return f"{len(jars)} files in the cache"
+    return f"not downloaded yet: the first run on Spark downloads them to {cache_folder()} ({DOWNLOAD})"
 
 
 def _memory(engine: str) -> Check:
@@ -116,7 +119,7 @@ def _connection(project: Project, name: str, connection: SqlConnection | FilesCo
         files = sum(1 for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else None
         if files is None:
             raise FileNotFoundError(2, "there is no such folder", str(folder))
-        return f"{files:,} files"
+        return plural(files, "file")
     tables = (table_of(project, name, n.write.table) for n in project.config.nodes if n.write.connection == name)
     _room_to_write(folder, [Path(t.location) for t in tables])
     return "may be written" if folder.exists() else "will be made by the first run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.engine.base import FileSource
+from strandline.engine.sources import texts
 from strandline.engine.sources.files import find, first_bad_line
 from strandline.errors import CastError, DuplicateKeys, ReadError, TableError, TransformError
 from strandline.sql.portable import find_fault
@@ -33,8 +34,12 @@ def raise_fault(message: str) -> None:
 
 def unreadable(files: Sequence[FileSource]) -> ReadError | None:
     """The first line of the CSV files read that is not as its header says; engines do not name it alike."""
-    for source in files:
-        bad = first_bad_line(find(source), source) if source.format == "csv" else None
+    for source in (s for s in files if s.format == "csv"):
+        try:
+            texts.refuse_other_text(find(source), source)
+        except ReadError as e:
+            return e
+        bad = first_bad_line(find(source), source)
         if bad:
             path, line, reason = bad
             place = path.relative_to(source.root.resolve())

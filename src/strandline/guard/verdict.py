@@ -8,6 +8,7 @@ from typing import Literal
 
 from strandline.config.deletes import DeleteDetectionConfig
 from strandline.errors import DeleteThresholdExceeded, EmptySource
+from strandline.words import agree, plural
 
 Kind = Literal["apply", "hold", "skip", "refuse"]
 
@@ -56,19 +57,21 @@ def judge(config: DeleteDetectionConfig, found: int, alive: int, empty: Callable
         case "error":
             return Verdict("refuse", found, alive, reason=reason)
         case "warn":
-            text = f"Delete detection: {shown} of rows flagged for deletion ({found} of {alive}; {reason})"
+            text = f"Delete detection: {shown} of rows flagged for deletion ({found:,} of {alive:,}; {reason})"
             return Verdict("apply", found, alive, text, reason)
         case "skip":
-            text = f"Delete threshold exceeded, skipping delete detection ({found} of {alive} rows; {reason})"
+            text = f"Delete threshold exceeded, skipping delete detection ({found:,} of {alive:,} rows; {reason})"
             return Verdict("skip", found, alive, text, reason)
-    text = f"{found} of {alive} rows ({shown}) would be deleted, and are held: {reason}"
+    held = agree(found, "is", "are")
+    text = f"{found:,} of {plural(alive, 'row')} ({shown}) would be deleted, and {held} held: {reason}"
     return Verdict("hold", found, alive, text, reason)
 
 
 def _empty(config: DeleteDetectionConfig, found: int, alive: int, label: str) -> Verdict:
-    reason = f"the source came back empty, so {found} of {alive} rows of {label} would be deleted"
+    reason = f"the source came back empty, so {found:,} of {plural(alive, 'row')} of {label} would be deleted"
     if config.on_empty_source == "apply":
-        return Verdict("apply", found, alive, f"the source came back empty: {found} rows of {label} are deleted")
+        told = f"{plural(found, 'row')} of {label} {agree(found, 'is', 'are')} deleted"
+        return Verdict("apply", found, alive, f"the source came back empty: {told}")
     if config.on_empty_source == "error":
         return Verdict("refuse", found, alive, reason=reason, empty=True)
     return Verdict("hold", found, alive, f"{reason}; the deletes are held", "the source came back empty")
@@ -80,5 +83,5 @@ def _breach(config: DeleteDetectionConfig, found: int, alive: int) -> str | None
     if config.max_delete_percent is not None and percent > config.max_delete_percent:
         return f"{percent:.1f}% exceeds {config.max_delete_percent}%"
     if config.max_delete_count is not None and found > config.max_delete_count:
-        return f"{found} rows exceed {config.max_delete_count}"
+        return f"{plural(found, 'row')} {agree(found, 'exceeds', 'exceed')} {config.max_delete_count:,}"
     return None

@@ -13,6 +13,7 @@ from strandline.config.connections import FilesConnection, LakeConnection, SqlCo
 from strandline.config.deletes import DeleteDetectionConfig
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
+from strandline.config.positions import Loc
 from strandline.config.reads import ReadConfig, SourceConfig
 from strandline.engine.base import FileSource, LakeSource, Source, SqlEndpoint, SqlSource
 from strandline.errors import ReadError
@@ -31,6 +32,7 @@ class Input:
     alias: str
     read: ReadConfig
     label: str
+    loc: Loc = ("read",)  # its key in the node
 
     @property
     def key(self) -> str:
@@ -42,9 +44,9 @@ class Input:
 def inputs(node: NodeConfig) -> list[Input]:
     """The sources of a node in order."""
     found = []
-    for _, read in node.reads():
+    for loc, read in node.reads():
         alias = read.alias if isinstance(read, SourceConfig) else "source"
-        found.append(Input(alias, read, f"{read.connection}.{read.table or read.path or 'query'}"))
+        found.append(Input(alias, read, f"{read.connection}.{read.table or read.path or 'query'}", loc))
     return found
 
 
@@ -57,7 +59,7 @@ def origin(project: Project, input_: Input) -> str:
     """Where a source is, told from others that are called the same, and without anything secret."""
     connection, read = project.config.connections[input_.read.connection], input_.read
     remote = isinstance(connection, SqlConnection) and not str(connection.url or "").startswith("sqlite")
-    place = connection.model_dump(mode="json", exclude={"user", "password"})
+    place = connection.model_dump(mode="json", exclude={"user", "password", "shared"})
     told = [place, None if remote else str(project.root), read.table, read.path, read.query]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -118,6 +120,7 @@ def _files(project: Project, node: NodeConfig, read: ReadConfig, connection: Fil
         header=options.header if options else True,
         null_value=options.null_value if options else None,
         multiline=options.multiline if options else True,
+        encoding=options.encoding if options else "utf-8",
         file_column=SOURCE_FILE if node.write.metadata().source_file else None,
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
-from strandline.job import Job, detection_of
+from strandline.guard.policy import detection_of
+from strandline.job import Job
 from strandline.plan.reading import Input, inputs, is_lake
 
 ROWS, BYTES = 1_000_000, 2**30
@@ -13,7 +14,7 @@ ROWS, BYTES = 1_000_000, 2**30
 
 def could_follow(project: Project, node: NodeConfig) -> list[Input]:
     """The lake tables that a node reads in full and could follow instead."""
-    config = detection_of(node)
+    config = detection_of(project, node)
     if node.write.mode == "overwrite" or (config and config.mode is not DeleteDetectionMode.FEED):
         return []
     return [

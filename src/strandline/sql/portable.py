@@ -20,6 +20,7 @@ from sqlglot.parsers.spark import SparkParser
 
 from strandline.errors import TransformError
 from strandline.sql.expr import call, case, cast, concat, data_type, eq, is_null, lit, negate, same
+from strandline.sql.spoken import remember, spoken
 
 _FAULT, _FIELD, _END = "strandline!", "␟", "␞"
 
@@ -171,7 +172,7 @@ DIALECTS: dict[str, Any] = {"spark": AnsiSpark, "duckdb": SparkOnDuck}
 def parse(sql: str, what: str) -> exp.Expr:
     """Parse a user's SQL expression or query; `what` says where it stands."""
     try:
-        return sqlglot.parse_one(sql, read=AnsiSpark)
+        return remember(sqlglot.parse_one(sql, read=AnsiSpark), sql)
     except SqlglotError as e:
         first: dict[str, Any] = next(iter(getattr(e, "errors", [])), {})
         near = f" near `{first['highlight']}`" if first.get("highlight") else ""
@@ -360,7 +361,7 @@ def refuse_untested(tree: exp.Expr, what: str) -> None:
     for node in tree.walk():
         if not _tested(node):
             raise TransformError(
-                f"{what}: {_spoken(node)} is not available on the in-process engine",
+                f"{what}: {spoken(node)} is not available on the local engine",
                 hint="run this project with engine: spark, or write it with the functions listed in docs/sql.md",
             )
 
@@ -378,14 +379,6 @@ def _tested(node: exp.Expr) -> bool:
         case exp.DataType():
             return getattr(node.this, "name", "") in _TYPES or isinstance(node.parent, exp.Interval)
     return type(node) in _TESTED or type(node) in _PLAIN
-
-
-def _spoken(node: exp.Expr) -> str:
-    """A node as its writer knows it."""
-    if isinstance(node, exp.Func):
-        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
-        return f"the function {name.lower()}()"
-    return f"`{node.sql(dialect=AnsiSpark).strip()}`"
 
 
 _CLOCKS = re.compile(

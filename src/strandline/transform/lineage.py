@@ -40,18 +40,23 @@ def rewritten(node: NodeConfig, names: Sequence[str], after: int) -> tuple[str, 
     """A column that may hold another value at the end than before a step, and what rewrites it; a cast does not."""
     spelled = {n.casefold(): n for n in names}
     wanted = set(spelled)
-    for number, step in enumerate(_steps(node)[after:], start=after + 1):
+    for index, step in enumerate(_steps(node)[after:], start=after):
         if step.operation == "sql" and (name := _named_anew(str(step.params.get("query", "")), wanted)):
-            return name, f"step {number} (sql)"
+            return name, step_name(index, "sql")
         try:
             passing = _passed(step.operation, step.params, {n: n for n in wanted})
         except NotIncremental:  # a function of one's own: nobody knows
             continue
         lost = sorted(n for n in wanted if passing.get(n) != n)
         if lost and step.operation not in ("cast", "deduplicate"):
-            return spelled[lost[0]], f"step {number} ({step.operation})"
+            return spelled[lost[0]], step_name(index, step.operation)
     name = _named_anew(node.transformation_sql, wanted) if node.transformation_sql else None
     return (name, "transformation_sql") if name else None
+
+
+def step_name(index: int, operation: str) -> str:
+    """What messages call a step: counted from 0, as in the keys that `validate` names."""
+    return f"transform.steps[{index}] ({operation})"
 
 
 def _named_anew(sql: str, names: set[str]) -> str | None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from strandline.config.queries import unknown_qualifiers
 from strandline.errors import TransformError, UnknownColumn, did_you_mean
 from strandline.sql.expr import ident
+from strandline.sql.portable import refuse_untested
+from strandline.sql.typing import spark_types
 from strandline.types import Relation
+
+if TYPE_CHECKING:
+    from strandline.engine.base import Engine
 
 
 def run_sql(tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> exp.Query:
@@ -31,7 +38,20 @@ def run_sql(tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> exp.
             node.set("alias", exp.TableAlias(this=ident(node.name)))
         node.set("this", ident(by_fold[name].name))
     _check_columns(tree, by_fold, where)
+    for mistake in unknown_qualifiers(tree, sources, (n for rows in sources.values() for n in rows.schema.names)):
+        raise TransformError(f"{where}: {mistake.message}", hint=mistake.hint)
     return tree
+
+
+def run_query(engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> Relation:
+    """The rows of a user's query over named rows, with Spark's types on either engine."""
+    if engine.dialect != "spark":
+        refuse_untested(tree, where)
+    query = run_sql(tree, sources, where)
+    try:
+        return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
+    except UnknownColumn as e:  # an engine names a few columns that are near: here are all of the sources'
+        raise UnknownColumn(e.column, {alias: r.schema.names for alias, r in sources.items()}, where=where) from e
 
 
 def _check_columns(tree: exp.Query, sources: Mapping[str, Relation], where: str) -> None:

@@ -15,9 +15,8 @@ from strandline.sql.dedupe import newest_per_key
 from strandline.sql.expr import col, named, ordered, rows_of, select, table
 from strandline.sql.hash import key_hash, value_hash
 from strandline.sql.portable import checked_cast
-from strandline.sql.typing import spark_types
 from strandline.transform.registry import Detection, EngineContext, transform
-from strandline.transform.sql import run_sql
+from strandline.transform.sql import run_query
 
 
 class Params(BaseModel):
@@ -149,10 +148,8 @@ class SqlParams(Params):
 
 @transform("sql", category="rows", param_model=SqlParams)
 def sql(context: EngineContext, params: SqlParams) -> EngineContext:
-    query = run_sql(context.parse(params.query), {"source": context.rows}, context.where)
-    if context.engine.dialect != "spark":
-        query = spark_types(query, [context.rows], context.where)
-    return context.with_rows(query)
+    rows = run_query(context.engine, context.parse(params.query), {"source": context.rows}, context.where)
+    return replace(context, rows=rows)
 
 
 class SurrogateKeyParams(Params):

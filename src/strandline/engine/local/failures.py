@@ -24,17 +24,21 @@ def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
     except duckdb.Error as e:
         text = str(e)
         raise_fault(text)
-        raise (unreadable(files) if "CSV" in text else None) or _translate(e, text, where) from e
+        raise (unreadable(files) if _of_files(text) else None) or _translate(e, text, where) from e
     except DeltaError as e:  # deltalake pulls rows out of DuckDB while it writes: the fault may come from there
         raise_fault(str(e))
-        if "CSV" in str(e) and (bad := unreadable(files)):
+        if _of_files(str(e)) and (bad := unreadable(files)):
             raise bad from e
         if known := refused(where, e):
             raise known from e
         first = str(e).strip().splitlines()[0]
-        raise TableError(f"{where}: {first}", hint="the table format (deltalake) said so; nothing was written") from e
+        raise TableError(f"{where}: {first}", hint="the table format (deltalake) said so; no row was written") from e
     except OSError as e:  # deltalake's own, too
         raise refused(where, e) or e from e
+
+
+def _of_files(text: str) -> bool:
+    return "CSV" in text or "GZIP" in text.upper()
 
 
 def _translate(error: duckdb.Error, text: str, where: str) -> NodeError:
@@ -49,4 +53,4 @@ def _translate(error: duckdb.Error, text: str, where: str) -> NodeError:
         return ReadError(f"{where}: {first.removeprefix('IO Error: ')}")
     if isinstance(error, duckdb.OutOfMemoryException):
         return NodeError(f"{where}: out of memory: {first}", hint="run it on engine: spark")
-    return TransformError(f"{first.split(': ', 1)[-1]}", hint="the in-process engine (DuckDB) said so")
+    return TransformError(f"{first.split(': ', 1)[-1]}", hint="the local engine (DuckDB) said so")

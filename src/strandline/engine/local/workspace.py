@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -16,8 +17,9 @@ from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source,
 from strandline.engine.local import delta, feeds, scans
 from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
+from strandline.engine.sources.files import in_utf8
 from strandline.engine.staging import scratch, sweep_scratch
-from strandline.errors import TransformError
+from strandline.errors import EngineError, TransformError
 from strandline.faults import point
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.portable import DUCK_MACROS, render
@@ -30,8 +32,9 @@ class LocalWorkspace:
 
     dialect = "duckdb"
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
         self.connection = connection
+        self.folder = folder
         self._numbers = itertools.count(1)
         self._kept: list[object] = []  # Arrow objects that views refer to
         self.files: list[FileSource] = []  # read lazily, so their faults appear anywhere
@@ -39,6 +42,7 @@ class LocalWorkspace:
     def scan(self, source: Source) -> Scan:
         with translated(source.label, self.files):
             if isinstance(source, FileSource):
+                source = in_utf8(source, self.folder / self.fresh("text"))
                 self.files.append(source)
             if isinstance(source, SqlSource):
                 name, rows = scans.sql(self, source)
@@ -76,8 +80,11 @@ class LocalWorkspace:
             return list(zip(*columns, strict=True))
 
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
-        import pandas as pd
-
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            hint = "pip install 'strandline[pandas]'"
+            raise EngineError("a python step needs pandas, which is not installed", hint=hint) from None
         frame = self.arrow(rows_of(rows)).read_all().to_pandas(types_mapper=pd.ArrowDtype)
         result = function(frame)
         if not isinstance(result, pd.DataFrame):
@@ -149,7 +156,7 @@ class LocalPlatform:
                 connection.execute("SET enable_progress_bar = false")
                 for macro in DUCK_MACROS:
                     connection.execute(macro)
-                yield LocalWorkspace(connection)
+                yield LocalWorkspace(connection, folder)
             finally:
                 connection.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -11,8 +12,12 @@ from glob import escape
 from pathlib import Path
 
 from strandline.engine.base import FileSource
+from strandline.engine.sources import texts
 from strandline.errors import ReadError
 from strandline.types import Column, Schema
+from strandline.words import plural
+
+_DELIMITERS = (";", "\t", "|", ",")
 
 
 @dataclass(frozen=True)
@@ -126,14 +131,27 @@ def csv_groups(source: FileSource) -> list[FileGroup]:
     return [FileGroup(tuple(files), columns) for columns, files in groups.items()]
 
 
+def in_utf8(source: FileSource, folder: Path) -> FileSource:
+    """The source with its files in UTF-8; those of another encoding are copied to a folder of the engine."""
+    if source.format != "csv" or texts.is_utf8(source.encoding):
+        return source
+    return texts.as_utf8(find(shape(source) if quiet(source) else source), source, folder)
+
+
 def _header(path: Path, source: FileSource) -> tuple[str, ...]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as f:
+        with texts.opened(path) as f:
             first = next(csv.reader(f, delimiter=source.delimiter), [])
-    except (OSError, UnicodeDecodeError, csv.Error) as e:
-        raise ReadError(f"`{path.name}` cannot be read as CSV: {e}", hint="files are read as UTF-8") from e
+    except UnicodeDecodeError as e:
+        raise _bad_text(path, source) or ReadError(f"`{path.name}` changed while it was read", hint="run again") from e
+    except (OSError, EOFError, csv.Error) as e:
+        texts.refuse_other_text([path], source)  # a damaged archive is told as such
+        raise ReadError(f"`{path.name}` cannot be read as CSV: {e}") from e
     if not first:
         return ()
+    if any("\0" in name for name in first) and (bad := _bad_text(path, source)):
+        raise bad
+    _refuse_other_delimiter(path, source, first)
     names = tuple(first) if source.header else tuple(f"_c{i}" for i in range(len(first)))
     if any(not n.strip() for n in names):
         raise ReadError(f"`{path.name}`, line 1: column {names.index('') + 1 if '' in names else '?'} has no name")
@@ -141,10 +159,26 @@ def _header(path: Path, source: FileSource) -> tuple[str, ...]:
     return names
 
 
+def _bad_text(path: Path, source: FileSource) -> ReadError | None:
+    found = texts.not_text(path)
+    return texts.other_text(path, source, *found) if found else None
+
+
+def _refuse_other_delimiter(path: Path, source: FileSource, first: Sequence[str]) -> None:
+    """A header of one column that holds another delimiter is a file of several columns."""
+    text = first[0] if len(first) == 1 and source.header else ""
+    other = next((d for d in _DELIMITERS if d in text), None)
+    if other is not None:
+        raise ReadError(
+            f"{_name(path, source)}, line 1: the header has no `{source.delimiter}`, so it is one column: `{text}`",
+            hint=f"add options: {{delimiter: {json.dumps(other)}}} to the read",
+        )
+
+
 def first_bad_line(paths: Sequence[Path], source: FileSource) -> tuple[Path, int, str] | None:
     """The first record with another number of fields than its file's header: file, line and what is wrong."""
     for path in paths:
-        with path.open(encoding="utf-8-sig", newline="", errors="strict") as f:
+        with texts.opened(path) as f:
             reader = csv.reader(f, delimiter=source.delimiter, strict=True)
             line = 1
             try:
@@ -152,12 +186,10 @@ def first_bad_line(paths: Sequence[Path], source: FileSource) -> tuple[Path, int
                 line = reader.line_num + 1
                 for record in reader:
                     if record and len(record) != width:
-                        return path, line, f"{len(record)} fields where the header has {width}"
+                        return path, line, f"{plural(len(record), 'field')} where the header has {width}"
                     line = reader.line_num + 1
             except csv.Error as e:
                 return path, line, str(e)
-            except UnicodeDecodeError as e:
-                return path, line, f"not UTF-8: {e.reason}"
     return None
 
 

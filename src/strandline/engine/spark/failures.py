@@ -63,7 +63,7 @@ def _translate(error: Exception, text: str, where: str, files: Sequence[FileSour
     if isinstance(error, AnalysisException) and "UNRESOLVED_COLUMN" in text:
         name = re.search(r"with name (\S+?) cannot be resolved", text)
         known = re.search(r"\[([^\]]*)\]\. SQLSTATE", text)
-        names = re.findall(r"`([^`]+)`", known[1]) if known else []
+        names = re.findall(r"`([^`]+)`(?!\.)", known[1]) if known else []
         return UnknownColumn(name[1].split(".")[-1].strip("`") if name else "?", names, where="SQL")
     if _CONFLICT.search(text):
         return CommitConflict(f"{where}: somebody else committed at the same moment", hint="run again")
@@ -118,6 +118,7 @@ def _kind(java: Any, classes: set[str]) -> Kind | None:
 def _first(text: str) -> str:
     """The sentence that says what happened: the innermost cause, without its class and trace."""
     causes = re.findall(r"Caused by: ([^\n]+)", text)
-    line = causes[-1] if causes else next((li for li in text.splitlines() if li.strip()), "")
+    told = (li for li in text.splitlines() if li.strip() and not li.startswith("An error occurred while calling"))
+    line = causes[-1] if causes else next(told, "").removeprefix(": ")
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line.strip())
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", line)[:500]

@@ -15,10 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strandline.errors import EngineError
+from strandline.journal import log
 
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
 DRIVERS = ("org.postgresql:postgresql:42.7.14", "org.xerial:sqlite-jdbc:3.53.4.0")
 PACKAGES = (DELTA, *DRIVERS)
+DOWNLOAD = "about 200 MB, once"
+_LISTING = "classpath.txt"
 
 
 def cache_folder() -> Path:
@@ -29,21 +32,30 @@ def cache_folder() -> Path:
 
 def resolve(packages: Sequence[str] = PACKAGES) -> list[str]:
     """The jar files of some Maven packages and all they need, without those that PySpark ships."""
-    digest = hashlib.sha256("\n".join(sorted(packages)).encode()).hexdigest()[:12]
-    folder = cache_folder() / f"jars-{digest}"
-    listing = folder / "classpath.txt"
-    if listing.exists():
-        jars = listing.read_text().split("\n")
-        if all(Path(j).exists() for j in jars):
-            return jars
+    if jars := cached(packages):
+        return jars
+    folder = _folder(packages)
+    log.info("downloading the jars of %s to %s, %s", ", ".join(packages), folder, DOWNLOAD)
     _fetch(packages, folder)
     jars = [str(p) for p in _missing_from_spark(sorted((folder / "ivy" / "jars").glob("*.jar")))]
     if not jars:
         raise EngineError(
             "the jars that Spark needs could not be found after they were fetched", hint=f"remove {folder}"
         )
-    listing.write_text("\n".join(jars))
+    (folder / _LISTING).write_text("\n".join(jars))
     return jars
+
+
+def cached(packages: Sequence[str] = PACKAGES) -> list[str]:
+    """The jar files of packages that were downloaded before; none when they were not, or one is gone."""
+    listing = _folder(packages) / _LISTING
+    jars = listing.read_text().split("\n") if listing.exists() else []
+    return jars if all(Path(j).exists() for j in jars) else []
+
+
+def _folder(packages: Sequence[str]) -> Path:
+    digest = hashlib.sha256("\n".join(sorted(packages)).encode()).hexdigest()[:12]
+    return cache_folder() / f"jars-{digest}"
 
 
 def _fetch(packages: Sequence[str], folder: Path) -> None:

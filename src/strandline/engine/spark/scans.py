@@ -18,6 +18,7 @@ from strandline.engine.delta_feed import CHANGE, VERSION
 from strandline.engine.delta_rows import row_count
 from strandline.engine.sources import files as file_sources
 from strandline.engine.sources import sql as sql_sources
+from strandline.engine.sources import texts
 from strandline.engine.spark.observed import observed
 from strandline.sql.expr import col, lit, named
 from strandline.sql.portable import checked_cast, render
@@ -84,6 +85,7 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
     types = {k.casefold(): v for k, v in (source.schema or {}).items()}
     frames = []
     for group in groups:
+        texts.refuse_other_text(group.files, source)  # Spark itself would replace what it cannot decode
         frame = (
             session.read.schema(", ".join(f"`{_tick(c)}` string" for c in group.columns))
             .option("sep", source.delimiter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from strandline.config.resolve import control_location, resolve_secrets
+from strandline.config.resolve import control_location, resolve_secrets, unseen
 from strandline.engine.base import Engine
 from strandline.engine.spark.jars import PACKAGES, resolve
 from strandline.engine.spark.java import ensure_java
@@ -59,6 +61,8 @@ class SparkPlatform:
         sweep_scratch()  # the rows of plans are staged there
         active = SparkSession.getActiveSession()
         if active is not None:
+            for name, message, hint in unseen(project.config.connections, str(active.sparkContext.master)):
+                raise EngineError(f"connection `{name}`: {message}", hint=hint)
             return cls(active, rows, owned=False)
         return cls(_local_session(project), rows, owned=True)
 
@@ -99,6 +103,8 @@ def _local_session(project: Project) -> SparkSession:
     own = given.get("spark.driver.extraJavaOptions", "")
     options = f"-Duser.timezone=UTC -Dlog4j2.configurationFile={log4j.as_uri()} {own}"
     settings["spark.driver.extraJavaOptions"] = options.strip()
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # every error is told once, in our words
+        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     builder = SparkSession.builder.master(config.master).appName(f"strandline {project.config.project}")
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from strandline.engine import delta_log
 from strandline.engine.base import FeedSource, FileSource, LakeSource, Scan, Source, SqlSource, Staged
+from strandline.engine.sources.files import in_utf8
 from strandline.engine.spark import delta, scans
 from strandline.engine.spark.failures import translated
 from strandline.engine.spark.observed import observed
@@ -46,6 +47,7 @@ class SparkWorkspace:
             case SqlSource():
                 return scans.sql(self.session, source)
             case FileSource():
+                source = in_utf8(source, self.staging / f"text{next(self._numbers)}")
                 self.files.append(source)
                 return scans.files(self.session, source)
             case LakeSource():
