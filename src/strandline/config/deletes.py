@@ -36,6 +36,8 @@ class DeleteDetectionConfig(Model):
     Deletes are flagged (`soft_delete_col`) or, with `soft_delete_col: null`, really removed.
     Before they are applied they are judged: too many (`max_delete_percent`, `max_delete_count`) or a source that
     came back empty (`on_empty_source`) do not delete a table.
+    On a first run `snapshot_diff` has no earlier extract to compare with: `on_first_run: skip` loads the rows and finds
+    no deletes, `error` fails and writes nothing until `strandline run --first` loads them once.
 
     **Recipe 1: SQL compare (recommended with a high-water mark)**
     ```yaml

@@ -22,6 +22,7 @@ from sqlglot import TokenType, exp
 from sqlglot.errors import TokenError
 
 from strandline.config.resolve import redact
+from strandline.config.urls import DIALECTS
 from strandline.engine.base import SqlEndpoint, SqlSource
 from strandline.engine.sources import key_runs
 from strandline.engine.sources.outage import kind_of
@@ -30,14 +31,6 @@ from strandline.plan.pushdown import pushed
 from strandline.sql.expr import case, cast, col, eq, ident, lit, named, select
 from strandline.types import Column, Schema
 
-_GLOT = {
-    "postgresql": "postgres",
-    "sqlite": "sqlite",
-    "mysql": "mysql",
-    "mariadb": "mysql",
-    "mssql": "tsql",
-    "oracle": "oracle",
-}
 PART = "_strandline_part"
 
 
@@ -63,7 +56,7 @@ class SqlRead:
 def plan_read(source: SqlSource, *, partitioned: bool) -> SqlRead:
     """Look at the table or query and write the statement that reads it."""
     with opened(source.endpoint) as connection:
-        dialect = _GLOT.get(connection.dialect.name, "")
+        dialect = DIALECTS.get(connection.dialect.name, "")
         origin = _origin(connection, source)
         every = _columns(connection, source, origin, dialect)
         wanted = {c.casefold() for c in source.columns or ()}
@@ -189,7 +182,7 @@ def translate(error: SQLAlchemyError | OSError, endpoint: SqlEndpoint) -> Strand
 def _origin(connection: sqlalchemy.Connection, source: SqlSource) -> exp.Expr:
     """The FROM of the statement, under the alias q."""
     if source.query is not None:
-        text = _bare(source.query, _GLOT.get(connection.dialect.name, ""))
+        text = _bare(source.query, DIALECTS.get(connection.dialect.name, ""))
         _probe(connection, text)
         return exp.Subquery(this=exp.Var(this=text), alias=exp.TableAlias(this=ident("q")))
     schema, name = _real_table(connection, source)
