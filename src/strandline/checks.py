@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from strandline.errors import TableError, TransformError, UnknownColumn
 from strandline.job import Job
+from strandline.schema.diff import VOID
 from strandline.sql.portable import parse
 from strandline.types import Relation, TableState
 
@@ -19,9 +20,15 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
         found = getattr(write, key) or ()
         for name in (found,) if isinstance(found, str) else found:
             stays = key == "track" and state is not None and name in state.schema  # gone from the source only
-            if name not in rows.schema and not stays:
+            column = rows.schema.get(name)
+            if column is None and not stays:
                 raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
-    if not rows.schema.columns:
+            if column is not None and column.type == VOID and not (state and name in state.schema):
+                raise TransformError(
+                    f"{job.node.name}: write.{key}: column `{name}` is NULL in every row and has no type",
+                    hint=f"give it one with a cast step: {{operation: cast, params: {{columns: {{{name}: string}}}}}}",
+                )
+    if all(c.type == VOID for c in rows.schema):
         raise TransformError(f"{job.node.name}: there are no columns to write")
     for name in roles.values():
         if name in rows.schema:

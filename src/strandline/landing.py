@@ -51,7 +51,7 @@ class Lander:
         commits = state is None or changes.counts is None or changes.counts.any
         if self._evolves(ready, commits=commits):
             with step(name, "evolve"):
-                self._unless_taken(job.target, partial(self._evolve, ready, commits=commits))
+                self._unless_taken(job.target, partial(self._evolve, ready))
         if commits and state is not None and not state.feed and job.followed and changes.base is None:
             log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
             self._unless_taken(job.target, partial(delta_feed.enable, job.target))
@@ -94,9 +94,9 @@ class Lander:
     def _evolves(self, ready: Ready, *, commits: bool) -> bool:
         """Does the table get columns first, or a flag filled in? Who writes all of its rows fills it in with them."""
         state, whole = self.state, commits and ready.changes.base is not None
-        return state is not None and bool(ready.system or (ready.added and commits) or (state.unfilled and not whole))
+        return state is not None and bool(ready.system or ready.added or (state.unfilled and not whole))
 
-    def _evolve(self, ready: Ready, *, commits: bool) -> None:
+    def _evolve(self, ready: Ready) -> None:
         """Add what the table still lacks: a runner that died or came second may have added some of it.
 
         A flag that somebody has added is filled in by whoever comes next: the one who added it may be dead, whatever
@@ -105,7 +105,7 @@ class Lander:
         name, target = self.job.node.name, self.job.target
         point("alter.before", name)
         now = self.engine.describe(target)
-        added = [c for c in ready.added if commits and not (now and c.name in now.schema)]
+        added = [c for c in ready.added if not (now and c.name in now.schema)]
         system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
         if now and now.unfilled and (flag := now.schema.get(now.roles["deleted"])):
             system["deleted"] = flag
