@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlglot import exp
 
 from strandline.errors import TableError, TransformError, UnknownColumn
 from strandline.job import Job
+from strandline.plan.reading import Input, file_column, is_lake, table_of
 from strandline.schema.diff import VOID
 from strandline.sql.portable import parse
-from strandline.types import Relation, TableState
+from strandline.strategy.changes import METADATA
+from strandline.types import Relation, Table, TableState
 
 
 def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]) -> None:
@@ -38,9 +40,55 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
             )
     if state:
         _check_kept(job, state)
+        _check_marked(job, rows, state)
     _check_partitions(job, rows, state)
     if state is None:  # later the table itself is asked
         _check_filter(job, [*rows.schema.names, *roles.values()])
+
+
+def check_metadata(
+    job: Job, rows: Relation, sources: Mapping[str, Relation], describe: Callable[[Table], TableState | None]
+) -> None:
+    """A column with the name of a metadata column is one in the lake table it comes from; any other is refused.
+
+    It would be replaced by ours, or its changes would never be written.
+    """
+    for c in rows.schema:
+        if c.fold not in METADATA:
+            continue
+        holders = [i for i in job.inputs if i.alias in sources and c.name in sources[i.alias].schema]
+        other = next((i for i in holders if c.fold not in _metadata_of(job, i, describe)), None)
+        if holders and other is None:
+            continue
+        place = f" (from {other.label})" if other else ""
+        raise TableError(
+            f"{job.node.name}: the rows bring a column `{c.name}` of their own{place}; strandline keeps that name for "
+            "its metadata",
+            hint=f"give it another name with a rename step or in the SQL, for example `{c.fold.removeprefix('_')}`",
+        )
+
+
+def _metadata_of(job: Job, input_: Input, describe: Callable[[Table], TableState | None]) -> Collection[str]:
+    """The metadata columns of a source: those that are marked in its table, or the file's path."""
+    if not is_lake(job.project, input_.read):
+        path = file_column(job.node) if input_.read.path is not None else None
+        return [path] if path else []
+    lake = table_of(job.project, input_.read.connection, input_.read.table or "")
+    planned = job.planned.get(lake.location)
+    if planned is not None:
+        return METADATA
+    state = describe(lake)
+    return state.metadata if state else ()
+
+
+def _check_marked(job: Job, rows: Relation, state: TableState) -> None:
+    """A table that this node has not written may have columns of its own under the names of metadata."""
+    for c in rows.schema:
+        if c.fold in METADATA and c.name in state.schema and c.fold not in state.metadata and not job.past.memory:
+            raise TableError(
+                f"{job.target.label} has a column `{c.name}` of its own; strandline keeps that name for its metadata",
+                hint="write another table, give the column another name, or leave ours out (add_metadata, a drop step)",
+            )
 
 
 def _check_kept(job: Job, state: TableState) -> None:

@@ -20,8 +20,8 @@ from strandline.plan.worth import feed_worth
 from strandline.ready import Ready
 from strandline.recording import Ending, Recorder
 from strandline.result import NodeResult
-from strandline.strategy.changes import ChangeSet, Counts
-from strandline.types import Commit, Table, TableState
+from strandline.strategy.changes import METADATA, ChangeSet, Counts
+from strandline.types import Column, Commit, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,17 @@ class Lander:
     def _evolves(self, ready: Ready, *, commits: bool) -> bool:
         """Does the table get columns first, or a flag filled in? Who writes all of its rows fills it in with them."""
         state, whole = self.state, commits and ready.changes.base is not None
-        return state is not None and bool(ready.system or ready.added or (state.unfilled and not whole))
+        return state is not None and bool(
+            ready.system or ready.added or self._unmarked(ready) or (state.unfilled and not whole)
+        )
+
+    def _unmarked(self, ready: Ready) -> list[Column]:
+        """The metadata columns that this node wrote before there were marks."""
+        state, changes = self.state, ready.changes
+        if state is None or changes.base is not None or not self.job.past.memory:
+            return []
+        known = {*state.metadata, *(name.casefold() for name in state.system)}
+        return [c for c in changes.columns if c.fold in METADATA and c.name in state.schema and c.fold not in known]
 
     def _evolve(self, ready: Ready) -> None:
         """Add what the table still lacks: a runner that died or came second may have added some of it.
@@ -105,7 +115,7 @@ class Lander:
         name, target = self.job.node.name, self.job.target
         point("alter.before", name)
         now = self.engine.describe(target)
-        added = [c for c in ready.added if not (now and c.name in now.schema)]
+        added = [c for c in ready.added if not (now and c.name in now.schema)] + self._unmarked(ready)
         system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
         if now and now.unfilled and (flag := now.schema.get(now.roles["deleted"])):
             system["deleted"] = flag

@@ -129,6 +129,7 @@ class TableState:
     roles: Mapping[str, str] = field(default_factory=dict)  # what strandline keeps there: role → column
     commit: Commit | None = None
     feed: bool = False  # does it keep a change feed?
+    metadata: frozenset[str] = frozenset()  # the columns that say where rows came from, marked as such; folded names
     unfilled: bool = False  # has a runner added its delete flag, and not yet made it false in the rows there were?
 
     @property

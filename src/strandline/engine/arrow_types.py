@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strandline.engine.base import FileSource
+from strandline.engine.sources.files import refuse_own
 from strandline.errors import ReadError, TransformError
 from strandline.types import Column, Schema
 
@@ -50,7 +52,7 @@ def _nested(type_: pa.DataType) -> pa.DataType | None:
     return None if any(inner is None for _, inner in fields) else pa.struct(fields)
 
 
-def untyped_parquet(paths: Sequence[Path]) -> set[str]:
+def untyped_parquet(source: FileSource, paths: Sequence[Path]) -> set[str]:
     """The columns that have no type in any of these Parquet files, which then hold NULLs only.
 
     A file with a column that no table can hold as it is, is refused here: engines would read it, each in its own way.
@@ -62,6 +64,7 @@ def untyped_parquet(paths: Sequence[Path]) -> set[str]:
             if (wrong := _wrong(field.type)) is not None:
                 reason, instead = wrong
                 raise ReadError(f"`{path.name}`: column `{field.name}` is {reason}", hint=f"cast it to {instead}")
+    refuse_own(untyped | typed, source)
     return untyped - typed
 
 

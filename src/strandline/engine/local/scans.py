@@ -174,7 +174,7 @@ def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
 
 def _parquet(workspace: LocalWorkspace, source: FileSource) -> str:
     options, paths = {"union_by_name": lit(True)}, file_sources.find(source)
-    untyped_parquet(paths)
+    untyped_parquet(source, paths)
     return _from(workspace, source, "read_parquet", paths, options, [exp.Star(**_except(source))])
 
 
@@ -183,6 +183,7 @@ def _json(workspace: LocalWorkspace, source: FileSource) -> str:
     paths = file_sources.find(source)
     types = dict(source.schema or {}) or _json_types(workspace, paths)
     Schema.of(*types.items())  # two names that differ only in case are refused
+    file_sources.refuse_own(types, source)
     duck = {c: data_type(t).sql(dialect="duckdb") for c, t in types.items() if t != "void"}
     options = {"format": lit("newline_delimited"), "columns": _struct(duck or {"_strandline_none": "VARCHAR"})}
     values: list[exp.Expr] = [col(c) if c in duck else named(exp.null(), c) for c in types]

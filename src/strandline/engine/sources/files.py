@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from glob import escape
@@ -138,7 +138,19 @@ def _header(path: Path, source: FileSource) -> tuple[str, ...]:
     if any(not n.strip() for n in names):
         raise ReadError(f"`{path.name}`, line 1: column {names.index('') + 1 if '' in names else '?'} has no name")
     Schema(tuple(Column(n, "string") for n in names))  # two names alike are refused
+    refuse_own(names, source)
     return names
+
+
+def refuse_own(names: Iterable[str], source: FileSource) -> None:
+    """Files with a column of the name under which their rows are to say where they are from."""
+    ours = source.file_column
+    if ours and ours.casefold() in {n.casefold() for n in names}:
+        raise ReadError(
+            f"`{source.pattern}`: the files have a column `{ours}` of their own; strandline keeps that name for the "
+            "path of the file",
+            hint="rename it in the files, or in a rename step together with add_metadata: {source_file: false}",
+        )
 
 
 def first_bad_line(paths: Sequence[Path], source: FileSource) -> tuple[Path, int, str] | None:

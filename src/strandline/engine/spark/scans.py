@@ -119,6 +119,7 @@ def _json(session: SparkSession, source: FileSource) -> Counted:
     if source.schema:
         reader = reader.schema(", ".join(f"`{_tick(n)}` {t}" for n, t in source.schema.items()))
     frame = reader.json(paths)
+    file_sources.refuse_own(frame.columns, source)
     texts = set() if source.schema else {c.name for c in frame.schema if isinstance(c.dataType, StringType)}
     # Spark takes a field that is null in every object for text: asked once more, it leaves those out
     untyped = texts - set(reader.option("dropFieldIfAllNull", True).json(paths).columns) if texts else set()
@@ -128,7 +129,7 @@ def _json(session: SparkSession, source: FileSource) -> Counted:
 def _parquet(session: SparkSession, source: FileSource) -> Counted:
     """How many rows there are, the files' footers know."""
     paths = file_sources.find(source)
-    untyped = untyped_parquet(paths)
+    untyped = untyped_parquet(source, paths)
     frame = session.read.option("mergeSchema", "true").parquet(*(str(p) for p in paths))
     frame = frame.select(*_columns(frame, untyped), *_file_column(source))
     return frame, lambda: sum(pq.read_metadata(p).num_rows for p in paths)
