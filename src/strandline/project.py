@@ -372,9 +372,8 @@ class StrandlineProject:
         from strandline.compiled import compile_node
 
         job = Job(self.config, self._node(node), Clock(datetime.now(UTC)), past=Past(first=True))
-        runner = Runner(self.store, "compile")
         with self._platform(platform) as platform_, platform_.workspace(node) as engine:
-            return compile_node(runner.next_job(job, engine.describe), engine)
+            return compile_node(Runner(self.store, "compile").next_job(job, engine.describe), engine)
 
     def _node(self, name: str) -> NodeConfig:
         for node in self.config.config.nodes:
