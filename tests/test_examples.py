@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import strandline
-from strandline.errors import DeleteThresholdExceeded, ReadError
+from strandline.errors import DeleteThresholdExceeded
 from strandline.testing.frames import read_table
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -154,13 +154,15 @@ def test_06_the_second_extract_has_one_to_compare_with(example):
 
 
 def test_06_a_first_run_may_be_an_error(example):
-    """A table that was there before, and no extract to compare with."""
+    """It writes nothing and names the way out; `first` loads the table once."""
     shop = example("06-first-run")
     file = shop.folder / "strandline.yaml"
-    with_step = file.read_text()
-    step = with_step.index("        - operation: detect_deletes")
-    file.write_text(with_step[:step] + with_step[with_step.index("    write:\n      connection: silver") :])
-    shop.day(1)
-    file.write_text(with_step.replace("on_first_run: skip", "on_first_run: error"))
-    with pytest.raises(ReadError, match="there is no earlier snapshot to compare with"):
-        shop.day(2, check=True)
+    file.write_text(file.read_text().replace("on_first_run: skip", "on_first_run: error"))
+    refused = shop.day(1)["silver_products"]
+    assert refused.status == "failed"
+    assert "there is no earlier snapshot to compare with" in refused.error["message"]
+    assert refused.error["hint"].endswith("strandline run --first --select silver_products")
+    assert not (shop.folder / "lake" / "silver").exists()
+    assert told(shop.day(1, first=True)["silver_products"]) == ("success", 5, 5, 0, 0, 0, [])
+    assert told(shop.day(2)["silver_products"]) == ("success", 5, 1, 1, 1, 0, [])
+    assert shop.flags() == DAY_2

@@ -13,7 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from strandline import detection
-from strandline.checks import check_columns
+from strandline.checks import check_columns, check_metadata
 from strandline.config.model import NodeConfig
 from strandline.config.writes import WriteConfig, instant
 from strandline.detection import Finding
@@ -122,7 +122,8 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
         rows = run_tree(job, engine, parse(node.transformation_sql, f"{node.name}: transformation_sql"), sources)
     else:
         rows = next(iter(sources.values()))
-    added = with_metadata(rows, metadata_columns(node, job.inputs, job.clock), file=files)
+    check_metadata(job, rows, slice_.rows, engine.describe)
+    added = with_metadata(rows, metadata_columns(job), file=files)
     by_file = files and SOURCE_FILE in rows.schema
     return Transformed(rows if added is None else engine.query(added), found, by_file=by_file)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlglot import exp
 
 from strandline.engine.base import Engine
 from strandline.errors import TableError, TransformError, UnknownColumn, located
 from strandline.job import Job
+from strandline.plan.reading import Input, file_column, is_lake, table_of
+from strandline.schema.diff import VOID
 from strandline.sql.expr import all_of, col, count_where, is_null, named, negate, one_of, select, table
 from strandline.sql.portable import parse
-from strandline.strategy.changes import ACTION, DROP, TOUCHING, ChangeSet
-from strandline.types import Column, Relation, TableState
+from strandline.strategy.changes import ACTION, DROP, METADATA, TOUCHING, ChangeSet
+from strandline.types import Column, Relation, Table, TableState
 from strandline.words import agree
 
 
@@ -23,10 +25,14 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
         found = getattr(write, key) or ()
         for name in (found,) if isinstance(found, str) else found:
             stays = key == "track" and state is not None and name in state.schema  # gone from the source only
-            if name not in rows.schema and not stays:
+            column = rows.schema.get(name)
+            if column is None and not stays:
                 with located("write", key):
                     raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
-    if not rows.schema.columns:
+            if column is not None and column.type == VOID and not (state and name in state.schema):
+                with located("write", key):
+                    raise _untyped(f"{job.node.name}: write.{key}", name)
+    if all(c.type == VOID for c in rows.schema):
         raise TransformError(f"{job.node.name}: there are no columns to write")
     for name in roles.values():
         if name in rows.schema:
@@ -36,9 +42,62 @@ def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Map
             )
     if state:
         _check_kept(job, state)
+        _check_marked(job, rows, state)
     _check_partitions(job, rows, state)
     if state is None:  # later the table itself is asked
         _check_filter(job, [*rows.schema.names, *roles.values()])
+
+
+def _untyped(where: str, name: str) -> TransformError:
+    return TransformError(
+        f"{where}: column `{name}` is NULL in every row and has no type",
+        hint=f"give it one with a cast step: {{operation: cast, params: {{columns: {{{name}: string}}}}}}",
+    )
+
+
+def check_metadata(
+    job: Job, rows: Relation, sources: Mapping[str, Relation], describe: Callable[[Table], TableState | None]
+) -> None:
+    """A column with the name of a metadata column is one in the lake table it comes from; any other is refused.
+
+    It would be replaced by ours, or its changes would never be written.
+    """
+    for c in rows.schema:
+        if c.fold not in METADATA:
+            continue
+        holders = [i for i in job.inputs if i.alias in sources and c.name in sources[i.alias].schema]
+        other = next((i for i in holders if c.fold not in _metadata_of(job, i, describe)), None)
+        if holders and other is None:
+            continue
+        place = f" (from {other.label})" if other else ""
+        raise TableError(
+            f"{job.node.name}: the rows bring a column `{c.name}` of their own{place}; strandline keeps that name for "
+            "its metadata",
+            hint=f"give it another name with a rename step or in the SQL, for example `{c.fold.removeprefix('_')}`",
+        )
+
+
+def _metadata_of(job: Job, input_: Input, describe: Callable[[Table], TableState | None]) -> Collection[str]:
+    """The metadata columns of a source: those that are marked in its table, or the file's path."""
+    if not is_lake(job.project, input_.read):
+        path = file_column(job.node) if input_.read.path is not None else None
+        return [path] if path else []
+    lake = table_of(job.project, input_.read.connection, input_.read.table or "")
+    planned = job.planned.get(lake.location)
+    if planned is not None:
+        return METADATA
+    state = describe(lake)
+    return state.metadata if state else ()
+
+
+def _check_marked(job: Job, rows: Relation, state: TableState) -> None:
+    """A table that this node has not written may have columns of its own under the names of metadata."""
+    for c in rows.schema:
+        if c.fold in METADATA and c.name in state.schema and c.fold not in state.metadata and not job.past.memory:
+            raise TableError(
+                f"{job.target.label} has a column `{c.name}` of its own; strandline keeps that name for its metadata",
+                hint="write another table, give the column another name, or leave ours out (add_metadata, a drop step)",
+            )
 
 
 def _check_kept(job: Job, state: TableState) -> None:

@@ -178,10 +178,12 @@ def _snapshot(look: _Look) -> tuple[Absence, Empty]:
         )
     scope = None
     if last is None:
-        if look.config.on_first_run == "error" and look.state is not None:
+        if look.config.on_first_run == "error" and not look.job.past.first:
+            name = look.job.node.name
             raise ReadError(
-                f"{look.job.node.name}: snapshot_diff: there is no earlier snapshot to compare with",
-                hint="on_first_run: skip takes this run as the first",
+                f"{name}: snapshot_diff: there is no earlier snapshot to compare with (on_first_run: error); "
+                "nothing was written",
+                hint=f"load it once as the first snapshot: strandline run --first --select {name}",
             )
         log.info("%s: first snapshot, no deletes are looked for", look.job.node.name)
         scope = exp.false()

@@ -185,10 +185,11 @@ class CastError(TransformError):
 
     code = "cast"
 
-    def __init__(self, column: str, value: str, type_: str) -> None:
+    def __init__(self, column: str, value: str, type_: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"column `{column}`: the value {value!r} is not a {type_}",
-            hint="correct the value at its source, choose another type, or turn such values into NULL "
+            hint=hint
+            or "correct the value at its source, choose another type, or turn such values into NULL "
             "with a `derive` step and try_cast",
         )
         self.column, self.value, self.type = column, value, type_

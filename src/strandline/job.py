@@ -59,6 +59,7 @@ class Past:
     feed: Callable[[Table], Feed | None] = lambda _: None  # how a table was last fed
     notebook: Notebook | None = None
     approved: str | None = None  # the run whose held deletes a person has approved
+    first: bool = False  # a person has said that this may be a first run, whatever on_first_run says
 
     def marks(self) -> dict[str, Mark]:
         return {name: Mark.from_json(pair) for name, pair in self.memory.get("marks", {}).items()}

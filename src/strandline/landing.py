@@ -20,8 +20,8 @@ from strandline.plan.worth import feed_worth
 from strandline.ready import Ready
 from strandline.recording import Ending, Recorder
 from strandline.result import NodeResult
-from strandline.strategy.changes import ChangeSet, Counts
-from strandline.types import Commit, Table, TableState
+from strandline.strategy.changes import METADATA, ChangeSet, Counts
+from strandline.types import Column, Commit, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Lander:
         commits = state is None or changes.counts is None or changes.counts.any
         if self._evolves(ready, commits=commits):
             with step(name, "evolve"):
-                self._unless_taken(job.target, partial(self._evolve, ready, commits=commits))
+                self._unless_taken(job.target, partial(self._evolve, ready))
         if commits and state is not None and not state.feed and job.followed and changes.base is None:
             log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
             self._unless_taken(job.target, partial(delta_feed.enable, job.target))
@@ -94,9 +94,19 @@ class Lander:
     def _evolves(self, ready: Ready, *, commits: bool) -> bool:
         """Does the table get columns first, or a flag filled in? Who writes all of its rows fills it in with them."""
         state, whole = self.state, commits and ready.changes.base is not None
-        return state is not None and bool(ready.system or (ready.added and commits) or (state.unfilled and not whole))
+        return state is not None and bool(
+            ready.system or ready.added or self._unmarked(ready) or (state.unfilled and not whole)
+        )
 
-    def _evolve(self, ready: Ready, *, commits: bool) -> None:
+    def _unmarked(self, ready: Ready) -> list[Column]:
+        """The metadata columns that this node wrote before there were marks."""
+        state, changes = self.state, ready.changes
+        if state is None or changes.base is not None or not self.job.past.memory:
+            return []
+        known = {*state.metadata, *(name.casefold() for name in state.system)}
+        return [c for c in changes.columns if c.fold in METADATA and c.name in state.schema and c.fold not in known]
+
+    def _evolve(self, ready: Ready) -> None:
         """Add what the table still lacks: a runner that died or came second may have added some of it.
 
         A flag that somebody has added is filled in by whoever comes next: the one who added it may be dead, whatever
@@ -105,7 +115,7 @@ class Lander:
         name, target = self.job.node.name, self.job.target
         point("alter.before", name)
         now = self.engine.describe(target)
-        added = [c for c in ready.added if commits and not (now and c.name in now.schema)]
+        added = [c for c in ready.added if not (now and c.name in now.schema)] + self._unmarked(ready)
         system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
         if now and now.unfilled and (flag := now.schema.get(now.roles["deleted"])):
             system["deleted"] = flag

@@ -70,12 +70,14 @@ class StrandlineProject:
         clock: Clock | None = None,
         retry: Retry | None = None,
         exactly: Sequence[str] | None = None,
+        first: bool = False,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
         `approved` names a run whose held deletes are applied, as far as their keys are still missing; by node, if
         they differ. `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
         instead of the project. `exactly` names nodes instead of `select`, and of several targets only those wanted.
+        `first` lets nodes with `on_first_run: error` load their first snapshot.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
@@ -94,7 +96,7 @@ class StrandlineProject:
 
         def work(name: str) -> NodeResult:
             watch.started(name)
-            job = Job(self.config, self._node(name), at, past=Past(approved=approvals.get(name)))
+            job = Job(self.config, self._node(name), at, past=Past(approved=approvals.get(name), first=first))
             with boundary(self.config, name, errors) as result:
                 result.append(tried(name, lambda: batch(job)))
             return result[0]
@@ -371,9 +373,9 @@ class StrandlineProject:
         """The SQL that a node will run, as one readable statement; sources are looked at, nothing is written."""
         from strandline.compiled import compile_node
 
-        job, runner = Job(self.config, self._node(node), Clock(datetime.now(UTC))), Runner(self.store, "compile")
+        job = Job(self.config, self._node(node), Clock(datetime.now(UTC)), past=Past(first=True))
         with self._platform(platform) as platform_, placed(self.config, node), platform_.workspace(node) as engine:
-            return compile_node(runner.next_job(job, engine.describe), engine)
+            return compile_node(Runner(self.store, "compile").next_job(job, engine.describe), engine)
 
     def _node(self, name: str) -> NodeConfig:
         for node in self.config.config.nodes:

@@ -130,6 +130,7 @@ class TableState:
     commit: Commit | None = None
     feed: bool = False  # does it keep a change feed?
     required: tuple[str, ...] = ()  # the columns that it declares NOT NULL
+    metadata: frozenset[str] = frozenset()  # the columns that say where rows came from, marked as such; folded names
     unfilled: bool = False  # has a runner added its delete flag, and not yet made it false in the rows there were?
 
     @property

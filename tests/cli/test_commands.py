@@ -245,3 +245,23 @@ def test_a_history_that_was_lost_is_not_called_empty(cli: Call, shop: Path) -> N
     assert sorted(cli("history", *where, "--json").json["incomplete"]) == sorted(NODES)
     cli("run", *where)
     assert cli("status", *where, "--json").json["incomplete"] == []
+
+
+def test_a_first_run_that_is_an_error_goes_on_with_first(cli: Call, shop: Path) -> None:
+    node = """
+  - name: silver_watched
+    read: {connection: files, path: customers.csv}
+    transform:
+      steps:
+        - {operation: detect_deletes, params: {mode: snapshot_diff, keys: [customer_id], on_first_run: error}}
+    write: {connection: silver, table: watched, mode: upsert, keys: [customer_id]}
+"""
+    add(shop, node)
+    only = ["run", "--project-dir", "shop", "--select", "silver_watched"]
+    failed = cli(*only)
+    assert failed.code == 1
+    assert "→ load it once as the first snapshot: strandline run --first --select silver_watched" in failed.out
+    assert not (shop / "lake" / "silver" / "watched").exists()
+    assert cli(*only, "--first", "--plan", "p").code == 2
+    assert cli(*only, "--first").code == 0
+    assert cli(*only).code == 0

@@ -38,6 +38,19 @@ def test_help_imports_nothing_heavy(args: list[str]) -> None:
     assert "strandline" in done.stdout
 
 
+def test_the_models_that_python_code_names_are_offered() -> None:
+    import strandline
+    import strandline.config
+    from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
+    from strandline.config.writes import WriteMetadataConfig
+
+    for model in (DeleteDetectionConfig, DeleteDetectionMode, WriteMetadataConfig):
+        assert getattr(strandline, model.__name__) is getattr(strandline.config, model.__name__) is model
+    for module in (strandline, strandline.config):
+        with pytest.raises(AttributeError):
+            _ = module.NoSuchName
+
+
 def test_the_first_help_does_not_even_import_pydantic() -> None:
     code = "import sys, atexit\natexit.register(lambda: print('pydantic' in sys.modules, file=sys.stderr))\n"
     code += "from strandline.cli.main import main\nmain(['--help'])"  # further ones do: typer checks values with it

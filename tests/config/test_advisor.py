@@ -266,7 +266,7 @@ def test_examples_find_their_tables(file: Path, tmp_path: Path) -> None:
 def test_the_step_remembers_how_and_where() -> None:
     step = registry.get("detect_deletes")
     assert step is not None
-    assert (step.category, step.param_model) == ("deletes", DeleteDetectionConfig)
+    assert (step.category, step.param_model) == ("transformer", DeleteDetectionConfig)
     context = EngineContext(engine=None, rows=object())  # type: ignore[arg-type]  # neither is touched
     assert step.run(context, DeleteDetectionConfig()) is context
     chosen = DeleteDetectionConfig(mode="snapshot_diff", keys=["a"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -167,24 +166,6 @@ def test_update_condition_holds_back_updates_only(engine_name: str, platform: Pl
                 assert isinstance(expected, Outcome)
                 check(result, expected, visible(at, Case(["k"], [], write)))
                 table = expected.after
-
-
-# --- a Silver table over a Bronze one ----------------------------------------------------------------------
-
-
-def test_metadata_alone_is_no_change(platform: Platform) -> None:
-    """A row that comes again with a new `_extracted_at` is the same row; a changed one brings its metadata along."""
-    columns = [("k", "int"), ("v", "string"), ("_extracted_at", "timestamp"), ("_source_file", "string")]
-    early, late = (datetime(2024, 3, 31, hour, tzinfo=UTC) for hour in (1, 2))
-    first = Frame(columns, [{"k": k, "v": "a", "_extracted_at": early, "_source_file": "1"} for k in (1, 2)])
-    again = Frame(
-        columns, [{"k": k, "v": v, "_extracted_at": late, "_source_file": "2"} for k, v in ((1, "a"), (2, "b"))]
-    )
-    with lab(platform, {"mode": "upsert", "keys": ["k"], "row_hash": False}) as at:
-        at.run(first)
-        result = at.run(again)
-        assert (result.inserted, result.updated) == (0, 1)
-        assert_same(at.table(), Frame(columns, [first.rows[0], again.rows[1]]))
 
 
 # --- what a table cannot hold ------------------------------------------------------------------------------

@@ -16,13 +16,15 @@ from strandline.engine.delta_log import open_table
 from strandline.engine.local.workspace import LocalPlatform
 from strandline.engine.sources.sql import opened, plan_read
 from strandline.errors import CastError, ReadError
+from strandline.job import Job
 from strandline.plan.pushdown import predicates, pushed
 from strandline.sql.expr import col, select
 from strandline.sql.expr import table as table_
 from strandline.sql.portable import parse
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
-from strandline.types import Schema, Table
+from strandline.transform.metadata import metadata_columns
+from strandline.types import Clock, Schema, Table
 
 
 @pytest.fixture
@@ -86,12 +88,38 @@ def test_a_query_with_a_cte_and_computed_columns(tmp_path, platform, shop):
     shop.executemany("INSERT INTO t VALUES (?, ?)", [(i, i / 4) for i in range(10)])
     shop.commit()
     query = "WITH x AS (SELECT * FROM t) SELECT id, amount, id * 2 AS twice, amount / 3.0 AS third FROM x WHERE id > 7;"
-    _, table = run(tmp_path, platform, bronze({"query": query}))
-    assert dict(table.columns) == {"id": "bigint", "amount": "decimal(8,2)", "twice": "bigint", "third": "double"}
+    node = bronze({"query": query})
+    node["write"]["add_metadata"] = {"extracted_at": False, "source_table": True}
+    _, table = run(tmp_path, platform, node)
+    assert dict(table.columns) == {
+        "id": "bigint", "amount": "decimal(8,2)", "twice": "bigint", "third": "double", "_source_table": "string",
+    }  # fmt: skip
+    assert {r["_source_table"] for r in table.rows} == {"n (t)"}
     assert sorted((r["id"], r["amount"], r["twice"]) for r in table.rows) == [
         (8, Decimal("2.00"), 16),
         (9, Decimal("2.25"), 18),
     ]
+
+
+@pytest.mark.parametrize(
+    ("query", "url", "tables"),
+    [
+        (
+            'SELECT * FROM public.orders o JOIN "Kunden" k ON k.id = o.id',
+            "postgresql://db/shop",
+            "public.orders, Kunden",
+        ),
+        ("SELECT * FROM [dbo].[Orders]", "jdbc:sqlserver://db;databaseName=shop", "dbo.Orders"),
+        ("SELECT 1 AS one", "sqlite:///shop.db", None),
+        ("this is read by the database alone (", "sqlite:///shop.db", None),
+    ],
+)
+def test_a_query_goes_by_its_node_and_its_tables(tmp_path, query, url, tables):
+    node = bronze({"query": query})
+    node["write"]["add_metadata"] = {"source_table": True, "extracted_at": False}
+    project = make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": url}}).config
+    ((name, value),) = metadata_columns(Job(project, project.config.nodes[0], Clock(datetime(2024, 1, 1))))
+    assert (name, value.name) == ("_source_table", f"n ({tables})" if tables else "n")
 
 
 ENDINGS = ["-- all of them", ";\n-- all of them\n", "; /* all */ ;", "\n/* all\n of them */", " -- ü😀 ; --"]

@@ -24,6 +24,7 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep th
 PlanOption = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", help="Apply exactly this plan, or stop if it is stale.")
 ]
+First = Annotated[bool, typer.Option("--first", help="Load the first snapshot of nodes that have on_first_run: error.")]
 
 
 def plan(
@@ -50,12 +51,13 @@ def plan(
         return result.exit_code
 
 
-def run(
+def run(  # noqa: PLR0913, PLR0917 – one argument for each option
     project_dir: ProjectDir = HERE,
     select: Select = None,
     threads: Threads = 4,
     engine: Engine = None,
     plan: PlanOption = None,
+    first: First = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -67,13 +69,15 @@ def run(
         project = talk.load(project_dir, engine)
         if plan is not None and select:
             raise UsageError("--plan and --select exclude each other", hint="select when the plan is made")
+        if plan is not None and first:
+            raise UsageError("--plan and --first exclude each other", hint="run the first load without a plan")
         chosen = project.graph.select(select or [])
         began = time.monotonic()
         with Progress(talk, chosen, starting=starting(project)) as progress:
             if plan is not None:
                 result = project.follow(plan, observer=progress, debug=debug)
             else:
-                result = project.run(select, threads=threads, observer=progress, debug=debug)
+                result = project.run(select, threads=threads, observer=progress, debug=debug, first=first)
         tell(talk, result, began)
         tell_holds(talk, project, result)
         talk.data(result.as_dict())

@@ -64,6 +64,8 @@ class DeleteDetectionConfig(DeleteLimits):
     Before they are applied they are judged: too many (`max_delete_percent`, `max_delete_count`) or a source that
     came back empty (`on_empty_source`) do not delete a table. Limits that the step leaves out are those of the
     project's `deletes:`.
+    On a first run `snapshot_diff` has no earlier extract to compare with: `on_first_run: skip` loads the rows and finds
+    no deletes, `error` fails and writes nothing until `strandline run --first` loads them once.
 
     **Recipe 1: SQL compare (recommended with a high-water mark)**
     ```yaml

@@ -201,6 +201,20 @@ def _function_name(function: exp.Func) -> str:
     return (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).casefold()
 
 
+def tables_read(sql: str, dialect: str) -> list[str]:
+    """The tables that a query of a database reads, without its CTEs; none when it cannot be read."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = sqlglot.parse_one(sql, dialect=dialect)
+    except (SqlglotError, RecursionError):  # the database has the last word on its own SQL
+        return []
+    tables = (t for t in tree.find_all(exp.Table, bfs=False) if t.name and not _is_cte(t))
+    return list(dict.fromkeys(".".join(part.name for part in t.parts) for t in tables))
+
+
 def _is_cte(table: exp.Table) -> bool:
     from sqlglot import exp
 

@@ -23,6 +23,17 @@ _JDBC_DRIVERS = {
 _PYTHON_DRIVERS = {"mysql": "pymysql", "mariadb": "pymysql", "mssql": "pyodbc", "oracle": "oracledb"}
 _PYTHON_ONLY = {"driver", "charset", "host", "port"}
 """Parameters of Python's drivers that would mean something else, or nothing, to JDBC."""
+DIALECTS = {
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "mssql": "tsql",
+    "sqlserver": "tsql",
+    "oracle": "oracle",
+}
+"""The SQL of each kind of database, as sqlglot calls it."""
 _LITERAL = re.compile(r"(?i)[?&;](?:password|passwd|pwd|token|secret|sslpassword|keystorepassword)=([^&;]+)")
 
 _HOST = r"(?P<host>[^:/;?@]+)(?::(?P<port>\d+))?"
@@ -62,6 +73,12 @@ def literal_password(url: str) -> bool:
     login = re.search(r"://[^/?#@]*?:(.*)@", bare) or re.match(r"jdbc:oracle:thin:[^/@]*/(.*)@", bare)
     found = [login[1]] if login else []
     return any(text and "${}" not in text for text in found + _LITERAL.findall(bare))
+
+
+def dialect_of(url: str) -> str:
+    """The SQL that the database behind a URL speaks; empty when its references are still to be resolved."""
+    kind = re.match(r"(?:jdbc:)?(\w+)", url)
+    return DIALECTS.get(kind[1], "") if kind else ""
 
 
 def parse(url: str) -> Database:

@@ -18,7 +18,9 @@ class WriteMetadataConfig(Model):
     """Which metadata columns a write adds.
 
     **Business problem:** months later somebody asks where a Bronze row came from.
-    **Solution:** `_extracted_at`, `_source_file`, `_source_connection` and `_source_table`, each where it applies.
+    **Solution:** `_extracted_at`, `_source_file`, `_source_connection` and `_source_table`, each where it applies. Of a
+    query, `_source_table` is the node's name and the tables that the query reads. Rows that bring a column of such a
+    name of their own are refused: rename it in a step.
 
     ```yaml
     write: {connection: bronze, table: customers, mode: append, add_metadata: {source_connection: true}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import PrimitiveType
 
 from strandline.control.ledger import ORIGINS
 from strandline.control.undo import HARMLESS
+from strandline.engine.local.types import to_delta
 from strandline.errors import CommitConflict, TableError
-from strandline.strategy.changes import ChangeSet, Removals
+from strandline.strategy.changes import METADATA, ChangeSet, Removals
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
@@ -26,7 +26,7 @@ FEED = "delta.enableChangeDataFeed"
 ALTERED = '{"strandline":{"alter":true}}'  # what a commit carries that only prepares a table for a batch
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
 _UNFILLED = "strandline.unfilled"  # and whether rows that were there before it are still to be filled in: yes or no
-_WRITTEN = {"bigint": "long", "boolean": "boolean", "timestamp": "timestamp", "string": "string"}
+_METADATA = "strandline.metadata"  # the role of a metadata column, in the same place
 _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
@@ -48,13 +48,40 @@ def _state(delta: DeltaTable, commit: Commit | None) -> TableState:
     unfilled = any(mark.get(_UNFILLED) == "yes" for mark in _marks(delta).values())
     required = tuple(f["name"] for f in _fields(delta) if not f["nullable"])
     return TableState(
-        delta.version(), schema_of(delta), parts, str(meta.id), _roles(delta), commit, feed, required, unfilled
+        delta.version(),
+        schema_of(delta),
+        parts,
+        str(meta.id),
+        _roles(delta),
+        commit,
+        feed,
+        required,
+        _metadata(delta),
+        unfilled,
     )
 
 
 def _roles(delta: DeltaTable) -> dict[str, str]:
     """The system columns by their role."""
     return {str(mark[SYSTEM]): name for name, mark in _marks(delta).items() if mark.get(SYSTEM)}
+
+
+def _metadata(delta: DeltaTable) -> frozenset[str]:
+    """The metadata columns: those with the role that their name stands for, and the batch of appended rows."""
+    found = {name.casefold() for name, mark in _marks(delta).items() if mark.get(_METADATA) == _role(name)}
+    return frozenset({*found, _roles(delta).get("batch_id", "").casefold()} & {*METADATA})
+
+
+def _role(name: str) -> str | None:
+    """The role of a metadata column; None for any other name."""
+    return name.casefold().removeprefix("_") if name.casefold() in METADATA else None
+
+
+def field_marks(changes: ChangeSet) -> dict[str, dict[str, str]]:
+    """What is noted with the columns of a new table: the roles of its system and metadata columns."""
+    system = {name: {SYSTEM: role} for role, name in changes.roles.items()}
+    metadata = {c.name: {_METADATA: role} for c in changes.columns if (role := _role(c.name))}
+    return {**metadata, **system}
 
 
 def _marks(delta: DeltaTable) -> dict[str, dict[str, Any]]:
@@ -157,14 +184,33 @@ def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
     delta = DeltaTable(table.location)
     there = schema_of(delta)
     fields = [
-        Field(c.name, PrimitiveType(_WRITTEN[c.type]), nullable=True, metadata=_mark(role))
+        Field(c.name, to_delta(c.type), nullable=True, metadata=_mark(role))
         for role, c in add.items()
         if c.name not in there
     ]
     if fields:
-        ours = CommitProperties(custom_metadata={"userMetadata": ALTERED})
         with conflicts_told(table):
-            delta.alter.add_columns(fields, commit_properties=ours)
+            delta.alter.add_columns(fields, commit_properties=_ours())
+
+
+def add_metadata_columns(table: Table, add: Sequence[Column]) -> None:
+    """New metadata columns, marked as such; one that is there already, from before there were marks, gets its mark."""
+    delta = DeltaTable(table.location)
+    there, marked = schema_of(delta), _metadata(delta)
+    new = [c for c in add if c.name not in there]
+    fields = [Field(c.name, to_delta(c.type), nullable=True, metadata={_METADATA: str(_role(c.name))}) for c in new]
+    with conflicts_told(table):
+        if fields:
+            delta.alter.add_columns(fields, commit_properties=_ours())
+        for c in add:
+            if (have := there.get(c.name)) and c.fold not in marked:
+                mark = {_METADATA: str(_role(c.name))}
+                DeltaTable(table.location).alter.set_column_metadata(have.name, mark, commit_properties=_ours())
+
+
+def _ours() -> CommitProperties:
+    """What a commit carries that only prepares a table."""
+    return CommitProperties(custom_metadata={"userMetadata": ALTERED})
 
 
 def _mark(role: str) -> dict[str, str]:
@@ -173,9 +219,8 @@ def _mark(role: str) -> dict[str, str]:
 
 def filled(table: Table, flag: str) -> None:
     """A delete flag is no longer NULL in any row."""
-    ours = CommitProperties(custom_metadata={"userMetadata": ALTERED})
     with conflicts_told(table):
-        DeltaTable(table.location).alter.set_column_metadata(flag, {_UNFILLED: "no"}, commit_properties=ours)
+        DeltaTable(table.location).alter.set_column_metadata(flag, {_UNFILLED: "no"}, commit_properties=_ours())
 
 
 @contextmanager

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from strandline.engine.base import FileSource
 from strandline.engine.sources import texts
 from strandline.engine.sources.files import find, first_bad_line
+from strandline.engine.sources.postgres import refused_value
 from strandline.errors import CastError, DuplicateKeys, ReadError, TableError, TransformError
 from strandline.sql.portable import find_fault
 
 
 def raise_fault(message: str) -> None:
     """Raise the error that a fault in the text stands for; nothing when there is none."""
+    if refusal := refused_value(message):
+        raise refusal
     found = find_fault(message)
     match found:
         case None:

@@ -121,8 +121,13 @@ def _files(project: Project, node: NodeConfig, read: ReadConfig, connection: Fil
         null_value=options.null_value if options else None,
         multiline=options.multiline if options else True,
         encoding=options.encoding if options else "utf-8",
-        file_column=SOURCE_FILE if node.write.metadata().source_file else None,
+        file_column=file_column(node),
     )
+
+
+def file_column(node: NodeConfig) -> str | None:
+    """The column in which the rows of files say which file they are from."""
+    return SOURCE_FILE if node.write.metadata().source_file else None
 
 
 def _endpoint(project: Project, name: str, connection: SqlConnection) -> SqlEndpoint:

@@ -24,6 +24,7 @@ _TAGS = {
     "timestamp": "t",
     "timestamp_ntz": "n",
     "binary": "x",
+    "void": "v",
 }
 
 

@@ -43,6 +43,7 @@ from strandline.types import Relation, Schema
 ACTION = "_action"
 ROW_HASH = "_row_hash"
 METADATA = ("_extracted_at", "_source_file", "_source_connection", "_source_table", "_batch_id")
+"""The names of metadata columns. `checks` lets no other column of such a name through, so here the name tells."""
 TOUCHING = ("delete", "close", "revive")  # verbs that write system columns only
 DROP = "drop"  # the verb of a version that is no more: its row goes, whatever becomes of deletes
 

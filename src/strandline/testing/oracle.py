@@ -97,9 +97,7 @@ def rank(value: Any) -> tuple[Any, ...]:
 
 
 def append(target: Frame | None, slice_: Frame) -> Outcome:
-    """Every row of the slice comes."""
-    if target is not None and not slice_.rows:
-        return Outcome(target)
+    """Every row of the slice comes; its new columns come even without a row."""
     columns = _union(target, slice_)
     come = [_full(row, columns) for row in _fitted(slice_, columns)]
     stay = [_full(row, columns) for row in target.rows] if target else []
@@ -116,7 +114,8 @@ def overwrite(target: Frame | None, slice_: Frame) -> Outcome:
     new = Counter(key_of(row, compared) for row in come)
     old = Counter(key_of(_full(row, columns), compared) for row in target.rows)
     inserted, deleted = (new - old).total(), (old - new).total()
-    after = Frame(columns, come) if inserted or deleted else target
+    stay = [_full(row, columns) for row in target.rows]
+    after = Frame(columns, come if inserted or deleted else stay)
     return Outcome(after, inserted=inserted, deleted=deleted, unchanged=len(come) - inserted)
 
 
@@ -140,9 +139,7 @@ def upsert(
         did[verb] += 1
         if verb != "unchanged":
             table[key] = {**_full(table.get(key, {}), columns), **row}
-    changed = target is None or did["inserted"] or did["updated"]
-    after = Frame(columns, list(table.values())) if changed or target is None else target
-    return Outcome(after, **did, created=target is None)
+    return Outcome(Frame(columns, list(table.values())), **did, created=target is None)
 
 
 def _verb(row: Row, old: Row | None, condition: Condition | None) -> str:

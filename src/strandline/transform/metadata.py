@@ -6,24 +6,36 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from strandline.config.model import NodeConfig
-from strandline.plan.reading import SOURCE_FILE, Input
+from strandline.config.connections import SqlConnection
+from strandline.config.queries import tables_read
+from strandline.config.reads import ReadConfig
+from strandline.config.urls import dialect_of
+from strandline.job import Job
+from strandline.plan.reading import SOURCE_FILE
 from strandline.sql.expr import cast, col, lit, named, select, table
-from strandline.types import Clock, Relation
+from strandline.types import Relation
 
 
-def metadata_columns(node: NodeConfig, inputs: Sequence[Input], clock: Clock) -> list[tuple[str, exp.Expr]]:
+def metadata_columns(job: Job) -> list[tuple[str, exp.Expr]]:
     """The columns to add, where applicable; `_source_file` comes with the rows."""
-    wanted = node.write.metadata()
+    wanted, inputs = job.node.write.metadata(), job.inputs
     only = inputs[0] if len(inputs) == 1 else None
     found: list[tuple[str, exp.Expr]] = []
     if wanted.extracted_at:
-        found.append(("_extracted_at", lit(clock.now)))
+        found.append(("_extracted_at", lit(job.clock.now)))
     if wanted.source_connection and only:
         found.append(("_source_connection", lit(only.read.connection)))
     if wanted.source_table and only and only.read.path is None:
-        found.append(("_source_table", lit(only.read.table or "query")))
+        found.append(("_source_table", lit(only.read.table or _query_name(job, only.read))))
     return found
+
+
+def _query_name(job: Job, read: ReadConfig) -> str:
+    """A query goes by its node, and by the tables that it reads."""
+    connection = job.project.config.connections[read.connection]
+    url = connection.url if isinstance(connection, SqlConnection) else ""
+    tables = tables_read(read.query or "", dialect_of(url))
+    return f"{job.node.name} ({', '.join(tables)})" if tables else job.node.name
 
 
 def with_metadata(rows: Relation, columns: Sequence[tuple[str, exp.Expr]], *, file: bool) -> exp.Select | None:

@@ -178,7 +178,7 @@ def hash_columns(context: EngineContext, params: ColumnsParams) -> EngineContext
     return context.with_rows(select(*values).from_(table(context.rows.name)))
 
 
-@transform("detect_deletes", category="deletes", param_model=DeleteDetectionConfig)
+@transform("detect_deletes", category="transformer", param_model=DeleteDetectionConfig)
 def detect_deletes(context: EngineContext, params: DeleteDetectionConfig) -> EngineContext:
     if params.mode is DeleteDetectionMode.NONE:
         return context

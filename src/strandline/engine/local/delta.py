@@ -13,7 +13,7 @@ from strandline.engine.local.types import to_delta
 from strandline.errors import Fenced, taken
 from strandline.faults import point
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals
+from strandline.strategy.changes import ACTION, METADATA, TOUCHING, ChangeSet, Removals
 from strandline.types import Column, Table, Token
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _write(
     new = delta is None
     write_deltalake(
         table.location if delta is None else delta,
-        _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes.roles),
+        _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes),
         mode="error" if new else "overwrite" if changes.removals is Removals.EVERYTHING else "append",
         partition_by=list(changes.partition_by) or None,
         configuration={delta_log.FEED: "true"} if new else None,
@@ -64,9 +64,9 @@ def _write(
     )
 
 
-def _marked(rows: pa.RecordBatchReader, roles: Mapping[str, str]) -> pa.RecordBatchReader:
-    """The rows with their system columns marked as such, for the schema of a new table."""
-    marks = {name: {delta_log.SYSTEM: role} for role, name in roles.items()}
+def _marked(rows: pa.RecordBatchReader, changes: ChangeSet) -> pa.RecordBatchReader:
+    """The rows with their system and metadata columns marked as such, for the schema of a new table."""
+    marks = delta_log.field_marks(changes)
     fields = [f.with_metadata(marks[f.name]) if f.name in marks else f for f in rows.schema]
     schema = pa.schema(fields)
     return pa.RecordBatchReader.from_batches(
@@ -115,10 +115,14 @@ def add_columns(table: Table, add: Sequence[Column], system: Mapping[str, Column
     ours = CommitProperties(custom_metadata={"userMetadata": delta_log.ALTERED})
     delta = DeltaTable(table.location)
     there = delta_log.schema_of(delta)  # another runner may have added some of them since they were asked for
-    fields = [Field(c.name, to_delta(c.type), nullable=True) for c in add if c.name not in there]
-    if fields:
+    metadata = [c for c in add if c.fold in METADATA]
+    plain = [c for c in add if c.fold not in METADATA and c.name not in there]
+    if plain:
+        fields = [Field(c.name, to_delta(c.type), nullable=True) for c in plain]
         with delta_log.conflicts_told(table):
             delta.alter.add_columns(fields, commit_properties=ours)
+    if metadata:
+        delta_log.add_metadata_columns(table, metadata)
     point("alter.system")
     if system:
         delta_log.add_system_columns(table, system)

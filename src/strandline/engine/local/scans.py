@@ -12,13 +12,14 @@ from deltalake import DeltaTable
 from sqlglot import exp
 
 from strandline.engine import delta_log
+from strandline.engine.arrow_types import untyped_parquet
 from strandline.engine.base import FileSource, LakeSource, SqlSource
 from strandline.engine.delta_rows import delta_stream
 from strandline.engine.local.types import to_arrow
 from strandline.engine.sources import files as file_sources
 from strandline.engine.sources import sql as sql_sources
 from strandline.errors import ReadError
-from strandline.sql.expr import cast, col, ident, lit, named, select, table
+from strandline.sql.expr import cast, col, data_type, ident, lit, named, select, table
 from strandline.sql.portable import checked_cast, render
 from strandline.types import Schema, Table
 
@@ -175,17 +176,20 @@ def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
 
 
 def _parquet(workspace: LocalWorkspace, source: FileSource) -> str:
-    options = {"union_by_name": lit(True)}
-    return _from(workspace, source, "read_parquet", file_sources.find(source), options, [exp.Star(**_except(source))])
+    options, paths = {"union_by_name": lit(True)}, file_sources.find(source)
+    untyped_parquet(source, paths)
+    return _from(workspace, source, "read_parquet", paths, options, [exp.Star(**_except(source))])
 
 
 def _json(workspace: LocalWorkspace, source: FileSource) -> str:
     """One object per line; without a schema the columns are found as Spark finds them."""
     paths = file_sources.find(source)
     types = dict(source.schema or {}) or _json_types(workspace, paths)
-    duck = {c: exp.DataType.build(t, dialect="spark").sql(dialect="duckdb") for c, t in types.items()}
-    options = {"format": lit("newline_delimited"), "columns": _struct(duck)}
-    values: list[exp.Expr] = [col(c) for c in types]
+    Schema.of(*types.items())  # two names that differ only in case are refused
+    file_sources.refuse_own(types, source)
+    duck = {c: data_type(t).sql(dialect="duckdb") for c, t in types.items() if t != "void"}
+    options = {"format": lit("newline_delimited"), "columns": _struct(duck or {"_strandline_none": "VARCHAR"})}
+    values: list[exp.Expr] = [col(c) if c in duck else named(exp.null(), c) for c in types]
     return _from(workspace, source, "read_json", paths, options, values)
 
 
@@ -198,7 +202,7 @@ def _json_types(workspace: LocalWorkspace, paths: Sequence[Path]) -> dict[str, s
     structure = json.loads(row[0]) if row[0] else {}
     if not isinstance(structure, dict):
         raise ReadError("the JSON files hold no objects", hint="expected one JSON object per line")
-    return {name: _json_type(kind) for name, kind in sorted(structure.items())}
+    return {name: "void" if kind == "NULL" else _json_type(kind) for name, kind in sorted(structure.items())}
 
 
 def _json_type(kind: Any) -> str:

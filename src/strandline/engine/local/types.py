@@ -8,18 +8,20 @@ import pyarrow as pa
 from deltalake.schema import DataType as DeltaType
 from sqlglot import exp
 
+from strandline.schema.nested import outer, parts
+
 _SIMPLE = {
     "BIGINT": "bigint", "INTEGER": "int", "INT": "int", "SMALLINT": "smallint", "TINYINT": "tinyint",
     "HUGEINT": "decimal(38,0)", "INT128": "decimal(38,0)", "UHUGEINT": "decimal(38,0)", "UBIGINT": "decimal(20,0)",
     "UINTEGER": "bigint", "USMALLINT": "int", "UTINYINT": "smallint", "FLOAT": "float", "DOUBLE": "double",
     "VARCHAR": "string", "TEXT": "string", "BOOLEAN": "boolean", "DATE": "date", "BLOB": "binary",
     "TIMESTAMP": "timestamp_ntz", "TIMESTAMP_NTZ": "timestamp_ntz", "TIMESTAMPNTZ": "timestamp_ntz",
-    "TIMESTAMP WITH TIME ZONE": "timestamp", "TIMESTAMPTZ": "timestamp", '"NULL"': "string",
+    "TIMESTAMP WITH TIME ZONE": "timestamp", "TIMESTAMPTZ": "timestamp", '"NULL"': "void", "JSON": "string",
 }  # fmt: skip
 
 
 def from_duckdb(type_: str) -> str:
-    """`DECIMAL(12,2)[]` → `array<decimal(12,2)>`; what Spark has no word for is text."""
+    """`DECIMAL(12,2)[]` → `array<decimal(12,2)>`; a type that Spark lacks keeps its name, and no table holds it."""
     return _simple(type_) or _nested(exp.DataType.build(type_, dialect="duckdb"))
 
 
@@ -37,7 +39,8 @@ def _nested(node: exp.DataType) -> str:
         return f"map<{_nested(node.expressions[0])},{_nested(node.expressions[1])}>"
     if node.this == kinds.STRUCT:
         return "struct<" + ",".join(f"{f.name}:{_nested(f.args['kind'])}" for f in node.expressions) + ">"
-    return _simple(node.sql(dialect="duckdb").replace(", ", ",")) or "string"
+    name = node.sql(dialect="duckdb").replace(", ", ",")
+    return _simple(name) or name.lower()
 
 
 _ARROW = {
@@ -48,14 +51,22 @@ _ARROW = {
 
 
 def to_arrow(type_: str) -> pa.DataType:
-    """The Arrow type of a flat type."""
+    """The Arrow type of a type in Spark's words."""
+    inner = [(name, to_arrow(part)) for name, part in parts(type_)]
+    match outer(type_):
+        case "array":
+            return pa.list_(inner[0][1])
+        case "map":
+            return pa.map_(inner[0][1], inner[1][1])
+        case "struct":
+            return pa.struct(inner)
     if decimal := re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", type_):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
     return _ARROW[type_]
 
 
 def to_delta(type_: str) -> DeltaType:
-    """The Delta type of a flat type."""
+    """The Delta type of a type in Spark's words."""
     from deltalake import Schema
 
     field = Schema.from_arrow(pa.schema([("c", to_arrow(type_))])).fields[0]

@@ -13,6 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from strandline.engine import delta_log
+from strandline.engine.arrow_types import settled
 from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source, SqlSource, Staged
 from strandline.engine.local import delta, feeds, scans
 from strandline.engine.local.failures import translated
@@ -56,17 +57,14 @@ class LocalWorkspace:
             return Scan(relation, lambda: self._count(relation))
 
     def query(self, tree: exp.Query) -> Relation:
-        name = self.fresh("v")
         with translated("query", self.files):
-            self.run(f'CREATE TEMP VIEW "{name}" AS {render(tree, self.dialect)}')
-            return self.relation(name)
+            return self._made("VIEW", self.fresh("v"), tree)
 
     def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
         name = self.fresh("staged")
         point("stage.before")
         with translated("stage", self.files):
-            self.run(f'CREATE TEMP TABLE "{name}" AS {render(tree, self.dialect)}')
-            relation = self.relation(name)
+            relation = self._made("TABLE", name, tree)
             measured = select(*(named(m, n) for n, m in measures.items())).from_(table(name))
             values = self.fetch(measured)[0]
             kept = self.query(rows_of(relation).where(keep)) if keep is not None else relation
@@ -92,8 +90,9 @@ class LocalWorkspace:
                 f"the python step returned {type(result).__name__}, expected a pandas DataFrame",
                 hint="return the frame at the end of the function",
             )
+        Schema(tuple(Column(str(c), "") for c in result.columns))  # two names that differ only in case are refused
         name = self.fresh("py")
-        self.register(name, pa.Table.from_pandas(result, preserve_index=False))
+        self.register(name, settled(pa.Table.from_pandas(result, preserve_index=False)))
         return self.relation(name)
 
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
@@ -120,10 +119,19 @@ class LocalWorkspace:
         self.connection.register(name, rows)
 
     def relation(self, name: str) -> Relation:
-        """A named relation with its columns; types that Spark lacks are cast away first."""
-        described = self.run(f'DESCRIBE SELECT * FROM "{name}"').fetchall()
-        columns = [Column(str(r[0]), from_duckdb(str(r[1]))) for r in described]
-        return Relation(name, Schema(tuple(columns)))
+        """A named relation with its columns."""
+        return Relation(name, self._columns(f'SELECT * FROM "{name}"'))
+
+    def _made(self, kind: str, name: str, tree: exp.Query) -> Relation:
+        """A view or table of a query. Its columns are asked for first: DuckDB would rename those that are alike."""
+        sql = render(tree, self.dialect)
+        columns = self._columns(sql)
+        self.run(f'CREATE TEMP {kind} "{name}" AS {sql}')
+        return Relation(name, columns)
+
+    def _columns(self, sql: str) -> Schema:
+        described = self.run(f"DESCRIBE {sql}").fetchall()
+        return Schema(tuple(Column(str(r[0]), from_duckdb(str(r[1]))) for r in described))
 
     def arrow(self, tree: exp.Query) -> pa.RecordBatchReader:
         """Rows as a stream of Arrow batches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from glob import escape
@@ -156,6 +156,7 @@ def _header(path: Path, source: FileSource) -> tuple[str, ...]:
     if any(not n.strip() for n in names):
         raise ReadError(f"`{path.name}`, line 1: column {names.index('') + 1 if '' in names else '?'} has no name")
     Schema(tuple(Column(n, "string") for n in names))  # two names alike are refused
+    refuse_own(names, source)
     return names
 
 
@@ -172,6 +173,17 @@ def _refuse_other_delimiter(path: Path, source: FileSource, first: Sequence[str]
         raise ReadError(
             f"{_name(path, source)}, line 1: the header has no `{source.delimiter}`, so it is one column: `{text}`",
             hint=f"add options: {{delimiter: {json.dumps(other)}}} to the read",
+        )
+
+
+def refuse_own(names: Iterable[str], source: FileSource) -> None:
+    """Files with a column of the name under which their rows are to say where they are from."""
+    ours = source.file_column
+    if ours and ours.casefold() in {n.casefold() for n in names}:
+        raise ReadError(
+            f"`{source.pattern}`: the files have a column `{ours}` of their own; strandline keeps that name for the "
+            "path of the file",
+            hint="rename it in the files, or in a rename step together with add_metadata: {source_file: false}",
         )
 
 

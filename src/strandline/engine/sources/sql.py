@@ -22,33 +22,17 @@ from sqlglot import TokenType, exp
 from sqlglot.errors import TokenError
 
 from strandline.config.resolve import redact
+from strandline.config.urls import DIALECTS
 from strandline.engine.base import SqlEndpoint, SqlSource
-from strandline.engine.sources import key_runs
+from strandline.engine.sources import key_runs, postgres
 from strandline.engine.sources.outage import kind_of
+from strandline.engine.sources.wire import WireColumn, refuse_unheld
 from strandline.errors import EngineError, ReadError, SourceDown, StrandlineError, UnknownColumn, did_you_mean
 from strandline.plan.pushdown import pushed
-from strandline.sql.expr import case, cast, col, eq, ident, lit, named, select
+from strandline.sql.expr import case, col, eq, ident, lit, named, select
 from strandline.types import Column, Schema
 
-_GLOT = {
-    "postgresql": "postgres",
-    "sqlite": "sqlite",
-    "mysql": "mysql",
-    "mariadb": "mysql",
-    "mssql": "tsql",
-    "oracle": "oracle",
-}
 PART = "_strandline_part"
-
-
-@dataclass(frozen=True)
-class WireColumn:
-    """A column as it travels (`wire`) and as it arrives (`type`)."""
-
-    name: str
-    type: str
-    wire: str
-    expression: exp.Expr
 
 
 @dataclass(frozen=True)
@@ -63,13 +47,14 @@ class SqlRead:
 def plan_read(source: SqlSource, *, partitioned: bool) -> SqlRead:
     """Look at the table or query and write the statement that reads it."""
     with opened(source.endpoint) as connection:
-        dialect = _GLOT.get(connection.dialect.name, "")
+        dialect = DIALECTS.get(connection.dialect.name, "")
         origin = _origin(connection, source)
         every = _columns(connection, source, origin, dialect)
         wanted = {c.casefold() for c in source.columns or ()}
         # with a name among them that is not there, all are read: whoever asks for it will say so, and needs the others
         known = wanted <= {c.name.casefold() for c in every}
         columns = [c for c in every if c.name.casefold() in wanted] if wanted and known else every
+        refuse_unheld(columns, source.label)
         alone = columns[0] if source.runs and len(columns) == 1 else None
         if alone and key_runs.pays(connection, origin, alone.name, alone.type, dialect):
             return _runs(origin, alone, dialect)
@@ -111,7 +96,7 @@ def _pushed(
             return node
         found = by_name[node.name.casefold()]
         # what PostgreSQL casts on the way (rounds, unpads) is compared as it arrives
-        return found.expression.copy() if dialect == "postgres" else col(found.name, "q")
+        return (found.filtered or found.expression).copy() if dialect == "postgres" else col(found.name, "q")
 
     return [p.transform(bind) for where in given if (p := pushed(where, types, dialect)) is not None]
 
@@ -165,6 +150,8 @@ def _open_sqlite(database: str, name: str) -> Any:
 def translate(error: SQLAlchemyError | OSError, endpoint: SqlEndpoint) -> StrandlineError:
     """A driver's error in our words; passwords never pass."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    if refused := postgres.refused_value(str(cause)):
+        return refused
     secrets = [s for s in (endpoint.url.password,) if s]
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     text = redact(lines[0] if lines else type(cause).__name__, [str(s) for s in secrets])
@@ -189,7 +176,7 @@ def translate(error: SQLAlchemyError | OSError, endpoint: SqlEndpoint) -> Strand
 def _origin(connection: sqlalchemy.Connection, source: SqlSource) -> exp.Expr:
     """The FROM of the statement, under the alias q."""
     if source.query is not None:
-        text = _bare(source.query, _GLOT.get(connection.dialect.name, ""))
+        text = _bare(source.query, DIALECTS.get(connection.dialect.name, ""))
         _probe(connection, text)
         return exp.Subquery(this=exp.Var(this=text), alias=exp.TableAlias(this=ident("q")))
     schema, name = _real_table(connection, source)
@@ -242,7 +229,7 @@ def _columns(connection: sqlalchemy.Connection, source: SqlSource, origin: exp.E
     if dialect == "sqlite":
         return [_sqlite_column(n, t) for n, t in _sqlite_types(connection, origin)]
     if dialect == "postgres":
-        return _postgres_columns(connection, origin)
+        return postgres.columns(connection, origin)
     if source.table is None:
         raise ReadError(
             f"connection `{source.endpoint.name}`: queries are read from SQLite and PostgreSQL only",
@@ -259,11 +246,17 @@ def _sqlite_types(connection: sqlalchemy.Connection, origin: exp.Expr) -> list[t
     connection.exec_driver_sql("DROP VIEW IF EXISTS temp._strandline_probe")
     connection.exec_driver_sql(f"CREATE TEMP VIEW _strandline_probe AS {body}")
     rows = connection.exec_driver_sql("PRAGMA temp.table_info(_strandline_probe)").all()
-    typed = []
+    typed: list[tuple[str, str]] = []
     for row in rows:
-        name, declared = str(row[1]), str(row[2] or "").upper()
+        name, declared = _sqlite_name(str(row[1]), [n for n, _ in typed]), str(row[2] or "").upper()
         typed.append((name, declared or _sqlite_storage(connection, name)))
     return typed
+
+
+def _sqlite_name(name: str, before: list[str]) -> str:
+    """The name that a query gave: of two columns that are called alike, SQLite calls the second one `a:1`."""
+    bare = re.sub(r":\d+$", "", name)
+    return bare if bare.casefold() in {n.casefold() for n in before} else name
 
 
 def _sqlite_storage(connection: sqlalchemy.Connection, name: str) -> str:
@@ -308,33 +301,6 @@ def _sqlite_type(declared: str) -> str:
         (r"REAL|FLOA|DOUB", "double"),
     )
     return next((type_ for pattern, type_ in rules if re.search(pattern, declared)), "string")
-
-
-_POSTGRES_TYPES = {
-    16: "boolean", 17: "binary", 20: "bigint", 21: "smallint", 23: "int", 25: "string", 26: "bigint", 700: "float",
-    701: "double", 1042: "string", 1043: "string", 1082: "date", 1114: "timestamp_ntz", 1184: "timestamp",
-}  # fmt: skip
-
-
-def _postgres_columns(connection: sqlalchemy.Connection, origin: exp.Expr) -> list[WireColumn]:
-    probe = select(exp.Star()).from_(origin).where(exp.false()).sql(dialect="postgres")
-    with connection.exec_driver_sql(probe) as result:
-        description: Any = result.cursor.description  # psycopg's columns know their type and its precision
-    return [_postgres_column(d.name, d.type_code, d.precision, d.scale) for d in description]
-
-
-def _postgres_column(name: str, oid: int, precision: int | None, scale: int | None) -> WireColumn:
-    value = col(name, "q")
-    if oid == 1700:
-        bounded = precision is not None and precision <= 38
-        type_ = f"decimal({precision},{scale or 0})" if bounded else "decimal(38,18)"
-        return WireColumn(name, type_, type_, value if bounded else cast(value, type_))
-    type_ = _POSTGRES_TYPES.get(oid, "string")
-    if oid not in _POSTGRES_TYPES or oid in (26, 1042):  # uuid, json, arrays, enums, …: their text
-        return WireColumn(
-            name, type_, type_, exp.Cast(this=value, to=exp.DataType.build("bigint" if oid == 26 else "text"))
-        )
-    return WireColumn(name, type_, type_, value)
 
 
 def _generic_column(name: str, type_: Any) -> WireColumn:

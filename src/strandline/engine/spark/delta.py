@@ -15,7 +15,7 @@ from strandline.errors import TableError
 from strandline.faults import point
 from strandline.sql.expr import col, data_type, ident, one_of, rows_of, table
 from strandline.sql.portable import render
-from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals, match
+from strandline.strategy.changes import ACTION, METADATA, TOUCHING, ChangeSet, Removals, match
 from strandline.types import Column, Table, Token
 
 _TXN = "spark.databricks.delta.write."
@@ -64,11 +64,12 @@ def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[No
 
 
 def _marked(rows: DataFrame, changes: ChangeSet) -> DataFrame:
-    """The rows with their system columns marked as such, for the schema of a new table."""
-    marks = {name: {delta_log.SYSTEM: role} for role, name in changes.roles.items()}
-    return rows.select(
-        *(f.col(_tick(c)).alias(c, metadata=marks[c]) if c in marks else f.col(_tick(c)) for c in rows.columns)
-    )
+    """The rows with their system and metadata columns marked as such, for the schema of a new table.
+
+    A column that was read from a lake table may still have a mark from there, under whatever name it has now.
+    """
+    marks = delta_log.field_marks(changes)
+    return rows.select(*(f.col(_tick(c)).alias(c, metadata=marks.get(c, {})) for c in rows.columns))
 
 
 def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
@@ -102,13 +103,17 @@ def _update(columns: Sequence[str]) -> exp.Update:
 def add_columns(session: SparkSession, target: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
     """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
     place, now = f"delta.{_tick(target.location)}", delta_log.describe(target)
-    add = [c for c in add if not (now and c.name in now.schema)]  # another runner may have added some of them since
+    metadata = [c for c in add if c.fold in METADATA]
+    known = now.schema if now else ()  # another runner may have added some of them since
+    add = [c for c in add if c.fold not in METADATA and c.name not in known]
     with _settings(session, {_METADATA: delta_log.ALTERED}):
         if any("timestamp_ntz" in c.type for c in add):
             session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
         if add:
             columns = ", ".join(f"{_tick(c.name)} {data_type(c.type).sql(dialect='spark')}" for c in add)
             session.sql(f"ALTER TABLE {place} ADD COLUMNS ({columns})")
+        if metadata:
+            delta_log.add_metadata_columns(target, metadata)
         point("alter.system")
         if system:
             delta_log.add_system_columns(target, system)

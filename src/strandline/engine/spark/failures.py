@@ -19,6 +19,7 @@ from strandline.errors import (
     ReadError,
     SourceDown,
     StrandlineError,
+    TableError,
     TransformError,
     UnknownColumn,
 )
@@ -65,6 +66,9 @@ def _translate(error: Exception, text: str, where: str, files: Sequence[FileSour
         known = re.search(r"\[([^\]]*)\]\. SQLSTATE", text)
         names = re.findall(r"`([^`]+)`(?!\.)", known[1]) if known else []
         return UnknownColumn(name[1].split(".")[-1].strip("`") if name else "?", names, where="SQL")
+    if twice := re.search(r"\[COLUMN_ALREADY_EXISTS\] The column (`.+?`)", text):
+        told = f"{where}: two columns differ only in case or not at all: {twice[1]} is there twice"
+        return TableError(told, hint="give one of them another name at the source, or with a query: or a rename step")
     if _CONFLICT.search(text):
         return CommitConflict(f"{where}: somebody else committed at the same moment", hint="run again")
     if _is_down(error, text):

@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -20,7 +21,7 @@ from strandline.engine.delta_feed import CHANGE
 from strandline.engine.spark import delta
 from strandline.engine.spark.workspace import SparkWorkspace
 from strandline.errors import DuplicateKeys, EngineError, ReadError, RevertRefused, TableError, UnknownColumn
-from strandline.schema.diff import fit
+from strandline.schema.diff import VOID, fit
 from strandline.sql.expr import any_of, col, eq, ident, lit, negate, same, same_keys, table
 from strandline.sql.portable import render
 from strandline.types import Relation, Schema, Table
@@ -116,6 +117,8 @@ class Frames:
         if shape.added:
             delta.add_columns(self.session, target, shape.added, {})
         rows = self.engine.relation(self._decided(frame, live, keys))
+        known = (c for c in rows.schema if c.type != VOID or c.name in state.schema)
+        rows = replace(rows, schema=Schema(tuple(known)))
         self.session.sql(render(_merged(target, rows, _spelled(state.schema, keys), whole=whole), "spark"))
         written = delta_log.open_table(target)
         return written.version() if written and written.version() > state.version else None

@@ -11,8 +11,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StringType
 from sqlglot import exp
 
+from strandline.engine.arrow_types import untyped_parquet
 from strandline.engine.base import FeedSource, FileSource, LakeSource, SqlSource
 from strandline.engine.delta_feed import CHANGE, VERSION
 from strandline.engine.delta_rows import row_count
@@ -115,19 +117,29 @@ def _null_if(text: exp.Expr, null_value: str | None) -> exp.Expr:
 
 
 def _json(session: SparkSession, source: FileSource) -> Counted:
-    reader = session.read.option("mode", "FAILFAST")
+    reader, paths = session.read.option("mode", "FAILFAST"), [str(p) for p in file_sources.find(source)]
     if source.schema:
         reader = reader.schema(", ".join(f"`{_tick(n)}` {t}" for n, t in source.schema.items()))
-    frame = reader.json([str(p) for p in file_sources.find(source)])
-    return _counted(frame.select(*(f"`{_tick(c)}`" for c in frame.columns), *_file_column(source)))
+    frame = reader.json(paths)
+    file_sources.refuse_own(frame.columns, source)
+    texts = set() if source.schema else {c.name for c in frame.schema if isinstance(c.dataType, StringType)}
+    # Spark takes a field that is null in every object for text: asked once more, it leaves those out
+    untyped = texts - set(reader.option("dropFieldIfAllNull", True).json(paths).columns) if texts else set()
+    return _counted(frame.select(*_columns(frame, untyped), *_file_column(source)))
 
 
 def _parquet(session: SparkSession, source: FileSource) -> Counted:
     """How many rows there are, the files' footers know."""
     paths = file_sources.find(source)
+    untyped = untyped_parquet(source, paths)
     frame = session.read.option("mergeSchema", "true").parquet(*(str(p) for p in paths))
-    frame = frame.select(*(f"`{_tick(c)}`" for c in frame.columns), *_file_column(source))
+    frame = frame.select(*_columns(frame, untyped), *_file_column(source))
     return frame, lambda: sum(pq.read_metadata(p).num_rows for p in paths)
+
+
+def _columns(frame: DataFrame, untyped: set[str]) -> list[SparkColumn]:
+    """The columns of files; those without a type are NULL."""
+    return [f.lit(None).alias(c) if c in untyped else f.col(f"`{_tick(c)}`") for c in frame.columns]
 
 
 def _file_column(source: FileSource) -> list[SparkColumn]:

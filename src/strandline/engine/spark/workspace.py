@@ -71,9 +71,11 @@ class SparkWorkspace:
             if keep is not None:
                 frame = frame.where(f.expr(render(keep, self.dialect)))
             path = str(self.staging / self._fresh())
+            untyped = {c.name: f.lit(None) for c in frame.schema if isinstance(c.dataType, NullType)}
+            frame = frame.withColumns({name: null.cast("string") for name, null in untyped.items()})
             frame.write.parquet(path)
             point("stage.after")
-            staged = self.session.read.schema(frame.schema).parquet(path)
+            staged = self.session.read.schema(frame.schema).parquet(path).withColumns(untyped)
             # not observed: Spark saw beforehand that there can be no row
             return Staged(self.relation(staged), observed(seen) or nothing.agg(*figures).collect()[0].asDict())
 
@@ -107,10 +109,9 @@ class SparkWorkspace:
     def relation(self, frame: DataFrame) -> Relation:
         """Give a frame a name and note its columns."""
         name = self._fresh()
-        voids = {c.name: f.col(f"`{c.name}`").cast("string") for c in frame.schema if isinstance(c.dataType, NullType)}
-        (frame.withColumns(voids) if voids else frame).createOrReplaceTempView(name)
-        columns = (Column(c.name, "string" if c.name in voids else c.dataType.simpleString()) for c in frame.schema)
-        return Relation(name, Schema(tuple(columns)))
+        columns = Schema(tuple(Column(c.name, c.dataType.simpleString()) for c in frame.schema))
+        frame.createOrReplaceTempView(name)
+        return Relation(name, columns)
 
     def _fresh(self) -> str:
         return f"{self.prefix}{next(self._numbers)}"
