@@ -723,6 +723,24 @@ def test_a_group_without_a_name_is_found_deleted_by_a_feed_and_only_by_that(quic
     assert quick.run().warnings[-1] == "1 row has a NULL in its key and is never found deleted"
 
 
+@pytest.mark.parametrize("mode", ["upsert", pytest.param("scd2", marks=pytest.mark.thorough)])
+def test_a_result_whose_only_row_has_no_key_is_not_an_empty_source(lake, mode):
+    """A recompute that leaves the group without a name has an answer: the other groups are gone."""
+    two = "SELECT o.v, count(*) AS n FROM o LEFT JOIN c ON o.id = c.id WHERE c.id IS NULL GROUP BY o.v"
+    sources = [{"connection": "lake", "table": t, "alias": t} for t in ("o", "c")]
+    write = {"connection": "lake", "table": "t", "mode": mode, "keys": ["v"]}
+    lake.write("o", rows((1, "a"), (2, "a"))).write("c", rows((9, "z")))
+    lake.declare({"name": "n", "sources": sources, "transformation_sql": two, "write": write})
+    lake.run()
+    lake.delta("o").update(updates={"v": "NULL"})
+    assert numbers(lake.run()) == (1, 0, 1, 0, 0)
+    assert lake.living("t", "v", "n") == [(None, 2)]
+    lake.write("o", rows((3, "b")), mode="append")
+    lake.run()
+    lake.delta("o").delete()
+    assert numbers(lake.run()) == (0, 0, 0, 0, 1)  # but no row at all is: its deletes are held
+
+
 def test_keys_that_other_rows_share(quick):
     """Written by another column than the source's key: one row less is not a delete while another has the key."""
     quick.write("src", rows((1, "a"), (2, "b"))).declare(

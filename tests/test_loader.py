@@ -34,6 +34,7 @@ from strandline.loader import (
     load_cdf,
     load_full_snapshot,
 )
+from strandline.testing.projects import execute, make_project
 
 pytestmark = pytest.mark.spark
 
@@ -365,3 +366,49 @@ def test_a_table_by_its_name_in_the_catalog(job):
         assert [tuple(r) for r in job.spark.table("loads.gold").collect()] == [(1, "a")]
     finally:
         job.spark.sql("DROP SCHEMA loads CASCADE")
+
+
+def test_a_history_is_read_as_its_living_rows_or_as_asked(job, pandas_platform, monkeypatch):
+    """Key 1 changes, key 2 is deleted and returns, key 3 is deleted."""
+    monkeypatch.delenv("STRANDLINE_ETL_SCHEMA")
+    erp = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
+    step = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None}
+    node = {
+        "name": "n",
+        "read": {"connection": "erp", "table": "s"},
+        "transform": {"steps": [{"operation": "detect_deletes", "params": step}]},
+        "write": {"connection": "lake", "table": "c", "mode": "scd2", "keys": ["id"]},
+    }
+    project, place = make_project(job.folder, [node], connections=erp), str(job.folder / "lake" / "c")
+
+    def batch(*values):
+        execute(job.folder / "erp.db", "CREATE TABLE IF NOT EXISTS s (id INTEGER, v TEXT)", "DELETE FROM s", *values)
+        project.run(platform=pandas_platform, check=True)
+
+    def loader(name, *keys, **wanted):
+        options = DeltaLoadOptions("CDF", name, {"deduplication_columns": list(keys)}, job.folder / "control", **wanted)
+        return DeltaLoaderFactory.create_loader(place, options)
+
+    batch("INSERT INTO s VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    loaders = {
+        "living": loader("living", "id"),
+        "last": loader("last", "id", include_deleted=True),
+        "all": loader("all", "id", "_valid_from", versions="all"),
+    }
+    for one in loaders.values():
+        one.get_data()
+        one.consume_data()
+    batch("INSERT INTO s VALUES (1, 'A')")
+    batch("INSERT INTO s VALUES (1, 'A'), (2, 'b')")
+    data = {name: one.get_data() for name, one in loaders.items()}
+    assert changes(data["living"]) == [("delete", 3, "c"), ("update", 1, "A")]
+    assert changes(data["last"]) == [("update", 1, "A"), ("update", 3, "c")]
+    versions = [("insert", 1, "A"), ("insert", 2, "b"), ("update", 1, "a"), ("update", 2, "b"), ("update", 3, "c")]
+    assert changes(data["all"]) == versions
+    assert [c for c in data["last"].columns if c.startswith("_")] == ["_is_deleted", "_change_type"]
+    assert sorted(tuple(r) for r in load_full_snapshot(place).collect()) == [(1, "A"), (2, "b")]
+    assert load_full_snapshot(place, versions="all").count() == 5
+    with pytest.raises(UsageError, match="include_deleted needs the keys"):
+        load_cdf(place, 1, include_deleted=True)
+    with pytest.raises(UsageError, match="versions='newest' is not known"):
+        load_full_snapshot(place, versions="newest")

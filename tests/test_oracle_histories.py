@@ -13,7 +13,7 @@ from strandline.testing.histories import (
     Rules,
     State,
     append_new,
-    by_presence,
+    by_arrival,
     by_snapshot,
     by_source,
     by_window,
@@ -118,7 +118,7 @@ def test_seed_001_in_history_closes_the_version():
 
 
 def window(stored, slice_, low, partition_by=(), columns=ORDERS):
-    table = ran(step(State(), frame(*stored, columns=columns), by_presence(frame(columns=columns), ["id"]), ANY, T1))
+    table = ran(step(State(), frame(*stored, columns=columns), by_arrival(frame(columns=columns), ["id"]), ANY, T1))
     read = frame(*slice_, columns=columns)
     return ran(step(table.state, read, by_window(read, ["id"], "modified", low, partition_by), ANY, T2))
 
@@ -148,7 +148,7 @@ def test_x36_partitions_narrow_the_candidates_and_not_the_match():
 
 
 def test_the_first_snapshot_infers_nothing_or_is_refused():
-    there = ran(step(State(), frame((1, "a"), (2, "a")), by_presence(frame(), ["id"]), ID, T1)).state
+    there = ran(step(State(), frame((1, "a"), (2, "a")), by_arrival(frame(), ["id"]), ID, T1)).state
     result = snapshots(ID, frame((1, "a")), start=there)[0]
     assert ran(result).counts == Counts()
     strict = Rules(["id"], on_first_run="error")

@@ -15,10 +15,11 @@ from sqlglot import exp
 from strandline import detection
 from strandline.checks import check_columns, check_metadata
 from strandline.config.model import NodeConfig
-from strandline.config.writes import WriteConfig, instant
+from strandline.config.writes import instant
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource, Staged
-from strandline.errors import DuplicateKeys, ReadError, TableError, TransformError, located
+from strandline.errors import DuplicateKeys, ReadError, TableError, located
+from strandline.extracts import Newest
 from strandline.guard.verdict import Verdict, judge
 from strandline.job import Job, feeds_snapshots
 from strandline.journal import log
@@ -30,6 +31,7 @@ from strandline.sql.portable import family, parse, refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.strategy import announced, decisions
 from strandline.strategy import append as appending
+from strandline.strategy.absence import Absence
 from strandline.strategy.announced import ANNOUNCED
 from strandline.strategy.append import Appending, Reread
 from strandline.strategy.changes import (
@@ -47,8 +49,7 @@ from strandline.strategy.changes import (
 from strandline.strategy.duplicates import duplicates
 from strandline.strategy.question import Keeping, Question
 from strandline.transform import registry
-from strandline.transform.lineage import step_name
-from strandline.transform.metadata import metadata_columns, with_metadata
+from strandline.transform.metadata import metadata_columns, with_metadata, without_file
 from strandline.transform.registry import Detection, EngineContext
 from strandline.transform.sql import run_query
 from strandline.types import Column, Relation, Schema, Snapshot, Table, TableState
@@ -63,6 +64,8 @@ class Transformed:
     detection: Detection | None = None
     gone: Relation | None = None  # the keys of rows that the source says are gone
     by_file: bool = False  # does each row say which file it is from?
+    presence: Absence | None = None  # where nothing looks for deletes: the keys that are back
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,11 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     files = node.write.metadata().source_file and any(i.read.path is not None for i in job.inputs)
     if node.transform and node.transform.steps:
         alias, first = next(iter(sources.items()))
-        context = _steps(node, EngineContext(engine, first, node.name, (SOURCE_FILE,) if files else ()))
-        sources, found = {**sources, alias: context.rows}, context.detection
+        carried = (SOURCE_FILE,) if files else ()
+        context = _steps(node, EngineContext(engine, first, node.name, carried), slice_.newest)
+        unasked = without_file(node, job.inputs[0], context.rows)
+        rows = context.rows if unasked is None else engine.query(unasked)
+        sources, found = {**sources, alias: rows}, context.detection
     if node.transformation_sql is not None:
         rows = run_tree(job, engine, parse(node.transformation_sql, f"{node.name}: transformation_sql"), sources)
     else:
@@ -139,14 +145,12 @@ def shaped(job: Job, engine: Engine, rows: Relation) -> Relation:
     return _steps(job.node, EngineContext(engine, rows, job.node.name)).rows
 
 
-def _steps(node: NodeConfig, context: EngineContext) -> EngineContext:
+def _steps(node: NodeConfig, context: EngineContext, newest: Newest | None = None) -> EngineContext:
+    """The rows after all steps; of several extracts only the newest goes on, once the rows say which they are of."""
     for index, config in enumerate(node.transform.steps if node.transform else []):
-        step = registry.get(config.operation)
-        if step is None:
-            raise TransformError(f"{node.name}: there is no step `{config.operation}`")
-        where = f"{node.name}: {step_name(index, config.operation)}"
-        with located("transform", "steps", index):
-            context = step.run(replace(context, where=where), step.param_model(**config.params))
+        context = registry.applied(context, config, node.name, index)
+        if newest is not None and newest.after == index + 1 and newest.where is not None:
+            context = context.with_rows(rows_of(context.rows).where(newest.where))
     return context
 
 
@@ -174,19 +178,20 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
         target,
         shape,
         _keeping(job, rows, roles),
-        finding.absence if finding else None,
+        finding.absence if finding else made.presence,
         _condition(job, engine, shape.columns),
         unique=_unique(job.node),
         stored=state.roles if state else {},
-        gone=ANNOUNCED if gone is not None or _announces(job.node.write) else None,
-        announces=_announces(job.node.write),
+        gone=ANNOUNCED if gone is not None or job.node.write.announces else None,
+        announces=job.node.write.announces,
         sequence=job.node.write.sequence_by,
     )
     proposal = decisions.proposal(question, parts)
     if job.node.change_log == "all":  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
     types = {role: c.type for role, c in zip(roles, question.keeping.columns, strict=True)}
-    return Reconciled(shape, proposal, target, new_system(roles, state, types), question, finding)
+    system = new_system(roles, state, types)
+    return Reconciled(shape, proposal, target, system, question, finding, made.warnings)
 
 
 def partitioned(job: Job, engine: Engine, rows: Relation, state: TableState | None) -> tuple[tuple[str, ...], Relation]:
@@ -278,7 +283,7 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     wanted = ["row_hash"] if (write.row_hash if state is None else "row_hash" in stored) else []
     if write.mode == "scd2":
         wanted += ["valid_from", "valid_to", "is_current", "deleted", "last_seen"]
-    elif ((config or _announces(write)) and not is_hard(job)) or write.delete_strategy == "soft" or "deleted" in stored:
+    elif ((config or write.announces) and not is_hard(job)) or write.delete_strategy == "soft" or "deleted" in stored:
         wanted += ["deleted", "last_seen"]
     for role in wanted:
         if role in stored and stored[role].casefold() != names[role].casefold() and role != "row_hash":
@@ -287,10 +292,6 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
                 hint="a table keeps its system columns: set the name back, or write another table",
             )
     return {role: stored.get(role, names[role]) for role in wanted}
-
-
-def _announces(write: WriteConfig) -> bool:
-    return write.delete_when is not None and write.delete_strategy != "ignore"
 
 
 def new_system(roles: Mapping[str, str], state: TableState | None, types: Mapping[str, str]) -> dict[str, Column]:
@@ -371,7 +372,7 @@ def _evaluate_keyed(job: Job, engine: Engine, slice_: Slice, rows: Relation, mad
     q = made.question
     assert q is not None
     warnings = list(slice_.followed.warnings) if slice_.followed else []
-    warnings += made.finding.warnings if made.finding else []
+    warnings += made.finding.warnings if made.finding else made.warnings
     if made.proposal.lazy:
         return Outcome(slice_, rows, made, _lazy(engine, made), warnings=tuple(warnings))
     wanted = {**decisions.decision_measures(), **range_measures(made.proposal)}

@@ -80,7 +80,7 @@ def check_metadata(
 def _metadata_of(job: Job, input_: Input, describe: Callable[[Table], TableState | None]) -> Collection[str]:
     """The metadata columns of a source: those that are marked in its table, or the file's path."""
     if not is_lake(job.project, input_.read):
-        path = file_column(job.node) if input_.read.path is not None else None
+        path = file_column(job.node, input_) if input_.read.path is not None else None
         return [path] if path else []
     lake = table_of(job.project, input_.read.connection, input_.read.table or "")
     planned = job.planned.get(lake.location)

@@ -62,7 +62,7 @@ def compile_node(job: Job, engine: Engine) -> str:
     recorder = Recorder(engine)
     state = recorder.describe(job.target, job.app_id)
     slice_ = through.read(job, recorder, state)
-    transformed = through.transform(job, recorder, slice_)
+    transformed = through.transform(job, recorder, slice_, state)
     if job.events is not None:
         rows = history.compiled(job, recorder, transformed, state)
     else:

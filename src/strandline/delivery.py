@@ -6,14 +6,19 @@ of its rows is left. Where the feed cannot be read completely, the two snapshots
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from logging import WARNING
+from typing import Any
 
 from sqlglot import exp
 
+from strandline.config.deletes import SystemColumnsConfig
 from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine, FeedSource, LakeSource
+from strandline.errors import UsageError
 from strandline.journal import log
+from strandline.plan.views import last_versions, told_roles
 from strandline.sql import net
 from strandline.sql.dedupe import newest_per_key
 from strandline.sql.expr import case, cast, col, eq, lit, named, negate, ordered, rows_of, same_keys, select, table
@@ -25,12 +30,53 @@ CHANGE = delta_feed.CHANGE
 
 def snapshot(engine: Engine, lake: Table, state: TableState) -> Relation:
     """The living rows of a table at the version it was described at, without what strandline keeps for itself."""
+    if isinstance(state, LastVersions):
+        rows = engine.scan(LakeSource(lake, state.version)).relation
+        return engine.query(last_versions(rows, state.flags, state.keys, state.system))
     return engine.scan(LakeSource(lake, state.version, state.system, _living(state))).relation
 
 
 def _living(state: TableState) -> exp.Expr | None:
-    flagged = "deleted" in state.roles and "is_current" not in state.roles
-    return living(state.roles) if flagged else None
+    return living(state.roles) if "deleted" in state.roles or "is_current" in state.roles else None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows of a table a job wants, in the words of a node's read."""
+
+    versions: str | None = None
+    include_deleted: bool = False
+    system_columns: Mapping[str, Any] | None = None
+
+    def of(self, state: TableState, lake: Table, keys: Sequence[str]) -> TableState:
+        """The table as the job sees it: columns that it asks for are no longer strandline's own."""
+        if self.versions not in (None, "all", "current"):
+            raise UsageError(f"versions={self.versions!r} is not known", hint='use versions="all" or "current"')
+        if self.system_columns is not None:
+            told = SystemColumnsConfig.model_validate(dict(self.system_columns))
+            state = replace(state, roles=told_roles(told, state.schema, state.roles, lake.label))
+        if self.versions == "all":
+            shown = ("deleted", "is_current", "valid_from", "valid_to")
+            return replace(state, roles={r: n for r, n in state.roles.items() if r not in shown})
+        if not self.include_deleted:
+            return state
+        roles = {r: n for r, n in state.roles.items() if r != "deleted"}
+        if "is_current" not in state.roles:
+            return replace(state, roles=roles)
+        if not keys:
+            raise UsageError(
+                f"{lake.label} keeps versions: include_deleted needs the keys to find the last version of each",
+                hint='give deduplication columns, or versions="all"',
+            )
+        return LastVersions(**{**vars(state), "roles": roles}, keys=tuple(keys), flags=state.roles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastVersions(TableState):
+    """A table with versions of which the last one of each key is wanted, deleted or not."""
+
+    keys: tuple[str, ...]
+    flags: Mapping[str, str]
 
 
 def columns_of(state: TableState) -> Schema:
@@ -68,8 +114,9 @@ def since(engine: Engine, lake: Table, state: TableState, after: int, keys: Sequ
 def _signed(engine: Engine, lake: Table, state: TableState, after: int) -> exp.Query | None:
     """The rows that moved: by the feed, else by the snapshots before and after."""
     columns = columns_of(state)
-    gap = delta_feed.gap(lake, after, state.version, vectors=engine.dialect == "spark")
-    if gap is None:
+    last = isinstance(state, LastVersions)
+    gap = None if last else delta_feed.gap(lake, after, state.version, vectors=engine.dialect == "spark")
+    if gap is None and not last:
         feed = FeedSource(lake, after, state.version, columns, _living(state))
         return net.of_feed(engine.scan(feed).relation, columns)
     then = None
@@ -79,8 +126,10 @@ def _signed(engine: Engine, lake: Table, state: TableState, after: int) -> exp.Q
         before = delta_log.describe_at(lake, after)
         if before.table_id != state.table_id:
             return None
-        then = snapshot(engine, lake, before)
-    log.log(WARNING, "%s: its change feed cannot be read: %s; its snapshots are compared instead", lake.label, gap)
+        roles = {role: name for role, name in state.roles.items() if name in before.schema}
+        then = snapshot(engine, lake, replace(state, version=before.version, schema=before.schema, roles=roles))
+    if gap is not None:
+        log.log(WARNING, "%s: its change feed cannot be read: %s; its snapshots are compared instead", lake.label, gap)
     return net.of_snapshots(then, snapshot(engine, lake, state), columns)
 
 

@@ -19,7 +19,7 @@ from strandline.errors import ReadError, TransformError, UnknownColumn
 from strandline.job import Job
 from strandline.journal import log
 from strandline.plan.reading import live_source, source_of
-from strandline.slices import Slice, count, kept
+from strandline.slices import Slice, count, stored_rows
 from strandline.sql.expr import (
     all_of,
     any_of,
@@ -190,9 +190,18 @@ def _snapshot(look: _Look) -> tuple[Absence, Empty]:
     elif look.slice_.outdated:
         look.warn(look.slice_.outdated)
         scope = exp.false()
+    elif _quiet(look, last):
+        log.info("%s: the read found no new rows, so there is no new snapshot", look.job.node.name)
+        scope = exp.false()
     rows = look.at_step
     absence = _absence(look, Snapshot(rows), scope=scope, fresh=coverage.get("snapshot") != last)
     return absence, lambda measured: _no_key(look, absence, measured)
+
+
+def _quiet(look: _Look, last: Any) -> bool:
+    """Did an incremental read find nothing new? Then it brought no snapshot, not an empty one."""
+    limited = look.job.inputs[0].read.limited and look.slice_.coverage.get("snapshot") == last
+    return limited and count(look.engine, look.at_step) == 0
 
 
 def _no_key(look: _Look, absence: Absence, measured: Mapping[str, Any]) -> bool:
@@ -249,8 +258,8 @@ def _fed(look: _Look, gone: Relation | None) -> Finding:
         strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
         look.config = look.config.model_copy(update=strict)
     if how == "recompute":
-        absence = _absence(look, Snapshot(look.rows), scope=None)
-        return Finding(look.config, absence, lambda m: _no_key(look, absence, m), tuple(look.warnings))
+        absence = replace(_absence(look, Snapshot(look.rows), scope=None), result=True)
+        return Finding(look.config, absence, lambda measured: not measured["came"], tuple(look.warnings))
     absence = _absence(look, Changes(look.rows), scope=None)
     target = look.engine.scan(LakeSource(look.job.target, look.state.version)).relation if look.state else None
     if absence.notes is not None and target is not None and look.state is not None:
@@ -289,9 +298,8 @@ def _looked_again(look: _Look) -> Relation:
     """
     job, input_ = look.job, look.job.inputs[0]
     source, state = source_of(job.project, job.node, input_, look.engine.describe)
-    if isinstance(source, LakeSource) and state is not None:
-        source = replace(source, where=kept(job, input_, state.roles, None))
-    whole = look.engine.scan(source).relation
+    scan = stored_rows(job, look.engine, input_, state, None) if state else look.engine.scan(source)
+    whole = scan.relation
     try:
         passing = through_steps(job.node, whole.schema).columns
     except NotIncremental:

@@ -13,15 +13,16 @@ from logging import INFO, WARNING
 from sqlglot import exp
 
 from strandline.engine import delta_feed, delta_log
-from strandline.engine.base import Engine, FeedSource, LakeSource, Scan
+from strandline.engine.base import Engine, FeedSource, Scan
 from strandline.errors import ReadError
 from strandline.job import Job
 from strandline.journal import log
-from strandline.plan.reading import Input, hidden, is_lake, source_of
-from strandline.slices import count, feed_of, kept, lake_of, outside, pin
+from strandline.plan.reading import Input, is_lake, source_of
+from strandline.plan.views import by_last, hidden, seen
+from strandline.slices import feed_of, kept, lake_of, outside, pin, planned_rows, stored_rows
 from strandline.sql import net
-from strandline.sql.expr import cast, named, rows_of, select
-from strandline.types import Relation, Schema, Table, TableState
+from strandline.sql.expr import cast, named, select
+from strandline.types import Relation, Schema, TableState
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ QUIET = Moved()
 class Sources:
     """All sources of one batch, each pinned to the version it has now."""
 
-    def __init__(self, job: Job, engine: Engine, *, fresh: bool) -> None:
+    def __init__(self, job: Job, engine: Engine, *, fresh: bool, silent: bool = False) -> None:
         self.job, self.engine, self.fresh = job, engine, fresh  # fresh: nothing was followed before
+        self.silent = silent  # the node does not follow changes: how they were found is not worth a warning
         self.scans: list[Scan] = []  # of changes
         self.snapshots: list[Scan] = []
         self.said: list[str] = []
@@ -81,7 +83,7 @@ class Sources:
         state = self.states[input_.alias]
         if state is None:
             return self.now(input_).schema
-        return state.schema.without(*hidden(self.job.node, state.system))
+        return state.schema.without(*hidden(self.job.node, input_.alias, state.roles))
 
     def none(self, input_: Input) -> Relation:
         """No row of a source, without reading it."""
@@ -100,18 +102,9 @@ class Sources:
         job, state = self.job, self.states[input_.alias]
         if not is_lake(job.project, input_.read):
             return outside(job, self.engine, input_).scan
-        lake = lake_of(job, input_)
         if state is not None:
-            return self._snapshot(lake, input_, state)
-        planned = job.planned[lake.location]
-        shown = rows_of(planned.rows, planned.rows.schema.without(*hidden(job.node, planned.roles.values())))
-        where = kept(job, input_, planned.roles, None)
-        rows = self.engine.query(shown.where(where) if where is not None else shown)
-        return Scan(rows, lambda: count(self.engine, rows))
-
-    def _snapshot(self, lake: Table, input_: Input, state: TableState) -> Scan:
-        unseen, where = hidden(self.job.node, state.system), kept(self.job, input_, state.roles, None)
-        return self.engine.scan(LakeSource(lake, state.version, unseen, where))
+            return stored_rows(job, self.engine, input_, state, None)
+        return planned_rows(job, self.engine, input_, None)
 
     # --- as it was -----------------------------------------------------------------------------------------
 
@@ -151,7 +144,8 @@ class Sources:
         before = delta_log.describe_at(lake, version)
         if before.table_id != table_id:
             return None
-        return self._snapshot(lake, input_, before).relation
+        before = seen(input_.read, before, lake.label)
+        return stored_rows(self.job, self.engine, input_, before, None).relation
 
     # --- what moved ----------------------------------------------------------------------------------------
 
@@ -175,6 +169,8 @@ class Sources:
             return self._unknown(input_, f"{input_.label} was made anew since")
         if state.version < after:
             return self._unknown(input_, f"{input_.label} is at version {state.version}, older than {after}")
+        if by_last(input_.read, state.roles):  # a deleted version stays as it is when a new one follows it
+            return self._difference(input_, self.then(input_), "the last versions are compared")
         if gap := delta_feed.gap(lake, after, state.version, vectors=self.engine.dialect == "spark"):
             return self._compared(input_, gap)
         feed = FeedSource(lake, after, state.version, self.columns(input_), kept(self.job, input_, state.roles, None))
@@ -184,17 +180,23 @@ class Sources:
 
     def _compared(self, input_: Input, reason: str) -> Moved:
         """Two snapshots instead of a feed."""
-        then, label = self.then(input_), input_.label
+        then = self.then(input_)
+        if then is not None:
+            text = f"{input_.label}: its change feed cannot be read: {reason}; its snapshots are compared instead"
+            self.say(text, input_)
+        return self._difference(input_, then, reason)
+
+    def _difference(self, input_: Input, then: Relation | None, reason: str) -> Moved:
+        """What moved between the snapshot of the last batch and that of this one."""
         if then is None:
-            return self._unknown(input_, f"{reason}, and {label} as it was then can no longer be read")
-        self.say(f"{label}: its change feed cannot be read: {reason}; its snapshots are compared instead", input_)
+            return self._unknown(input_, f"{reason}, and {input_.label} as it was then can no longer be read")
         columns = self.columns(input_)
         found = self._staged(net.of_snapshots(then, self.now(input_), columns), columns)
         self.scans.append(Scan(self.now(input_), lambda: found.came + found.went))
         return found
 
     def _unknown(self, input_: Input, reason: str) -> Moved:
-        return Moved(unknown=f"{input_.label}: its change feed cannot be read: {reason}")
+        return Moved(unknown=reason if self.silent else f"{input_.label}: its change feed cannot be read: {reason}")
 
     def _staged(self, signed: exp.Query, columns: Schema) -> Moved:
         staged = self.engine.stage(net.net(signed, columns), net.measures(), None)
@@ -221,7 +223,8 @@ class Sources:
 
     def say(self, text: str, input_: Input | None = None) -> None:
         """A line for the log and for the result."""
-        quiet = input_ is not None and self.states[input_.alias] is None  # a plan compares snapshots anyway
+        planned = input_ is not None and self.states[input_.alias] is None  # a plan compares snapshots anyway
+        quiet = self.silent or planned
         log.log(INFO if quiet else WARNING, "%s: %s", self.job.node.name, text)
         if not quiet:
             self.said.append(text)

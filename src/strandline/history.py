@@ -17,6 +17,7 @@ from strandline import batch as batches
 from strandline import detection
 from strandline.batch import Landing, Outcome, Reconciled, Transformed
 from strandline.checks import check_columns
+from strandline.config.deletes import DeleteDetectionConfig
 from strandline.config.writes import instant
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource, Staged
@@ -127,10 +128,10 @@ def prepare(job: Job, engine: Engine, slice_: Slice, made: Transformed, state: T
     come, course, shape = _come(job, engine, book, made.rows, state)
     found = detection.find(job, engine, slice_, made.rows, made, state)
     judged = _Judged(_question(job, engine, course, state))
-    if found is not None:
+    if looked := found or _present(made):
         staged = engine.stage(events.fresh(come, None, course), _measures(), None)
         _refuse_null(job, engine, staged, course)
-        judged, come = _look(job, engine, book, staged.relation, course, judged, found)
+        judged, come = _look(job, engine, book, staged.relation, course, judged, looked)
     new = engine.stage(events.fresh(come, book.rows, course), _measures(), None)
     _refuse_null(job, engine, new, course)
     landing = _landing(book, shape, new, course)
@@ -144,7 +145,7 @@ def prepare(job: Job, engine: Engine, slice_: Slice, made: Transformed, state: T
         rows=made.rows,
         made=made_,
         changes=replace(outcome.changes, counts=counts),
-        verdict=judged.verdict,
+        verdict=judged.verdict if found else None,
         decided=told,
         measured={
             **judged.measured,
@@ -229,6 +230,13 @@ class _Judged:
     def held(self) -> int:
         new = self.verdict.found if self.verdict and self.verdict.kind == "hold" else 0
         return int(self.measured["open"]) + new
+
+
+def _present(made: Transformed) -> Finding | None:
+    """What a node that looks for no deletes knows of keys that were deleted."""
+    if made.presence is None:
+        return None
+    return Finding(DeleteDetectionConfig(), made.presence, lambda _: False, made.warnings)
 
 
 def _question(job: Job, engine: Engine, course: Course, state: TableState | None) -> Question:

@@ -31,6 +31,7 @@ from strandline import delivery
 from strandline.control import ledger, loads
 from strandline.control.ledger import BY_HAND, ControlRow
 from strandline.control.loads import LoadRow
+from strandline.delivery import Wanted
 from strandline.engine.control_store import DeltaStore
 from strandline.engine.delta_log import describe, describe_at
 from strandline.errors import EmptySource, Fenced, ReadError, UnknownColumn, UsageError, did_you_mean
@@ -64,14 +65,18 @@ def _now() -> datetime:
 class DataLoader:
     """Reads Delta tables: whole, or what changed since a version."""
 
-    def load_full_snapshot(self, table: object) -> DataFrame:
-        """The living rows of a table, fixed to the version it has now."""
+    def load_full_snapshot(self, table: object, **wanted: Any) -> DataFrame:
+        """The living rows of a table, fixed to the version it has now; or others, by the options of `Wanted`."""
         frames, lake, state = _opened(table)
+        state = Wanted(**wanted).of(state, lake, ())
         return frames.frame(delivery.snapshot(frames.engine, lake, state))
 
-    def load_cdf(self, table: object, start_version: int, deduplicate_keys: Sequence[str] | None = None) -> DataFrame:
+    def load_cdf(
+        self, table: object, start_version: int, deduplicate_keys: Sequence[str] | None = None, **wanted: Any
+    ) -> DataFrame:
         """The net change from `start_version` (included) to now, with `_change_type`; with keys one row of each."""
         frames, lake, state = _opened(table)
+        state = Wanted(**wanted).of(state, lake, deduplicate_keys or ())
         keys = _checked(deduplicate_keys or (), state, lake)
         if start_version > state.version:
             return frames.frame(delivery.nothing(frames.engine, state))
@@ -141,14 +146,16 @@ class ETLControlManager:
         return new
 
 
-def load_full_snapshot(table: object) -> DataFrame:
+def load_full_snapshot(table: object, **wanted: Any) -> DataFrame:
     """`DataLoader().load_full_snapshot`."""
-    return DataLoader().load_full_snapshot(table)
+    return DataLoader().load_full_snapshot(table, **wanted)
 
 
-def load_cdf(table: object, start_version: int, deduplicate_keys: Sequence[str] | None = None) -> DataFrame:
+def load_cdf(
+    table: object, start_version: int, deduplicate_keys: Sequence[str] | None = None, **wanted: Any
+) -> DataFrame:
     """`DataLoader().load_cdf`."""
-    return DataLoader().load_cdf(table, start_version, deduplicate_keys)
+    return DataLoader().load_cdf(table, start_version, deduplicate_keys, **wanted)
 
 
 def get_latest_version(table: object) -> int:
@@ -185,12 +192,17 @@ class DeltaLoadOptions:
 
     `strategy_options`: `deduplication_columns` (one row per key, the newest), `from_commit_version` (the first load
     starts with the changes of that version instead of the whole table), `to_commit_version` (read no further).
+    `versions`, `include_deleted` and `system_columns` say which rows, as in a node's read; a load that changes them
+    needs another identifier, or `reset()`.
     """
 
     strategy: str
     delta_load_identifier: str
     strategy_options: Mapping[str, Any] = field(default_factory=dict)
     control: str | Path | None = None  # the schema or folder of the control tables
+    versions: str | None = None
+    include_deleted: bool = False
+    system_columns: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.strategy.upper() != "CDF":
@@ -203,6 +215,10 @@ class DeltaLoadOptions:
     @property
     def keys(self) -> Sequence[str]:
         return self.strategy_options.get("deduplication_columns") or ()
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.versions, self.include_deleted, self.system_columns)
 
 
 DeltaLoadOption = DeltaLoadOptions  # as seed 002's example imports it
@@ -229,6 +245,7 @@ class DeltaLoader:
     def verify(self) -> None:
         """Can this table be loaded? Raises what is in the way; a feed that is off is not, but is said."""
         _, lake, state = _opened(self.table)
+        state = self.options.wanted.of(state, lake, self.options.keys)
         _checked(self.options.keys, state, lake)
         if not state.feed:
             log.warning("%s keeps no change feed: its snapshots are compared instead", lake.label)
@@ -240,6 +257,7 @@ class DeltaLoader:
         is stale from here on.
         """
         frames, lake, state = _opened(self.table, self.options.strategy_options.get("to_commit_version"))
+        state = self.options.wanted.of(state, lake, self.options.keys)
         keys = _checked(self.options.keys, state, lake)
         store = _store(frames, self.options.control)
         earlier = store.loads(lake.location, self.options.delta_load_identifier)

@@ -122,7 +122,7 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         slice_ = through.read(job, engine, state)
     point("read.after", name)
     with step(name, "transform"):
-        transformed = through.transform(job, engine, slice_)
+        transformed = through.transform(job, engine, slice_, state)
     if job.events is not None:
         with step(name, "fold"):
             return history.prepare(job, engine, slice_, transformed, state)

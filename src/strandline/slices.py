@@ -16,12 +16,12 @@ from strandline.control.watermark import Limits, Mark, advanced, limits
 from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource
 from strandline.engine.sources.files import Found, fingerprint, listed, single
 from strandline.errors import ReadError, located
+from strandline.extracts import Newest, by_file, newest_file, newest_value
 from strandline.job import Feed, Job
-from strandline.plan.reading import Input, hidden, is_lake, source_of, table_of
+from strandline.plan.reading import Input, is_lake, source_of, table_of
+from strandline.plan.views import by_last, check_view, chosen, hidden, last_versions
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
-from strandline.sql.portable import deterministic, family
-from strandline.sql.values import ORDERED
-from strandline.strategy.changes import living
+from strandline.sql.portable import deterministic
 from strandline.types import Relation, Schema, Table, TableState
 
 FILES = "_modified_at"  # the mark of files that are read by the time they were written
@@ -57,6 +57,7 @@ class Slice:
     outdated: str | None = None  # why nothing was taken of a snapshot: it is older than the one before
     followed: Followed | None = None  # how its sources' changes were followed, if they were
     arrived: Arrived | None = None  # of files that are appended by the time they were written
+    newest: Newest | None = None  # of several extracts, where a step makes the column that tells them
 
     @property
     def rows_read(self) -> int | None:
@@ -79,6 +80,7 @@ class _Read:
     outdated: str | None = None
     files: Mapping[str, Any] | None = None  # those that need not be read again
     arrived: Arrived | None = None
+    newest: Newest | None = None
 
 
 def pinned(job: Job, engine: Engine) -> dict[str, list[Any]] | None:
@@ -131,7 +133,8 @@ def read(job: Job, engine: Engine) -> Slice:
         coverage["files"] = only.files
     rows = {alias: r.scan.relation for alias, (_, r) in found.items()}
     scans = [r.scan for _, r in found.values()]
-    return Slice(rows, scans, versions, coverage, only.window, only.columns, only.outdated, arrived=only.arrived)
+    marked, outdated, newest = only.columns, only.outdated, only.newest
+    return Slice(rows, scans, versions, coverage, only.window, marked, outdated, arrived=only.arrived, newest=newest)
 
 
 def _text(value: Any, type_: str) -> str | None:
@@ -142,22 +145,23 @@ def _read(job: Job, engine: Engine, input_: Input) -> _Read:
     with located(*input_.loc):
         found = (_lake if is_lake(job.project, input_.read) else outside)(job, engine, input_)
     config = job.detection
-    if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF:
+    if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF or found.snapshot is not None:
         return found
     if config.snapshot_column:
-        _refuse_unordered(job, found.scan.relation, config.snapshot_column)
-        return _newest_value(job, engine, found, config.snapshot_column)
-    return found if found.snapshot is not None else replace(found, snapshot=_extract(job, input_))
+        return _limited_to(engine, found, newest_value(job, engine, found.scan.relation, config.snapshot_column))
+    return replace(found, snapshot=_extract(job, input_))
 
 
-def _refuse_unordered(job: Job, rows: Relation, name: str) -> None:
-    """Which extract is the newest, and whether it is the one that was compared before, must be certain."""
-    column = rows.schema.get(name)
-    if column is not None and family(column.type) not in ORDERED:
-        raise ReadError(
-            f"{job.node.name}: snapshot_column: `{column.name}` has type {column.type}, which cannot order extracts",
-            hint="choose a column of whole numbers, decimals, dates, timestamps or text",
-        )
+def _limited_to(engine: Engine, found: _Read, newest: Newest) -> _Read:
+    """The rows of the newest extract, or none where a newer one was compared before."""
+    rows, scan, newest_ = found.scan.relation, found.scan, None
+    where = exp.false() if newest.outdated else newest.where
+    if newest.after:
+        newest_ = newest
+    elif where is not None:
+        scan = Scan(engine.query(rows_of(rows).where(where)), scan.rows_read)
+    snapshot, outdated = newest.snapshot, newest.outdated
+    return replace(found, scan=scan, snapshot=snapshot, whole=True, outdated=outdated, newest=newest_)
 
 
 def _extract(job: Job, input_: Input) -> str:
@@ -189,21 +193,58 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     lake = lake_of(job, input_)
     feed, planned = feed_of(job, input_), job.planned.get(lake.location)
     if planned is not None:
-        where = kept(job, input_, planned.roles, feed)
-        unseen = (*hidden(job.node, planned.roles.values()), *_unknown(job, feed))
-        shown = rows_of(planned.rows, planned.rows.schema.without(*unseen))
-        rows = engine.query(shown.where(where) if where is not None else shown)
-        found = _Read(Scan(rows, lambda: count(engine, rows)), None, feed)
+        found = _Read(planned_rows(job, engine, input_, feed), None, feed)
     else:
-        source, state = source_of(job.project, job.node, input_, engine.describe)
-        assert isinstance(source, LakeSource) and state is not None  # noqa: PT018
-        where, unseen = kept(job, input_, state.roles, feed), (*source.hidden, *_unknown(job, feed))
-        source = replace(source, where=where, hidden=unseen)
-        found = _Read(engine.scan(source), state, feed)
+        _, state = source_of(job.project, job.node, input_, engine.describe)
+        assert state is not None
+        found = _Read(stored_rows(job, engine, input_, state, feed), state, feed)
     found = replace(found, whole=feed is None or feed.whole)
     if feed is not None and _compares_snapshots(job):
         found = replace(found, snapshot=feed.batch)
     return _limited(job, engine, input_, found) if input_.read.limited else found
+
+
+def stored_rows(job: Job, engine: Engine, input_: Input, state: TableState, feed: Feed | None) -> Scan:
+    """What a node sees of a lake table at one version, as `source_of` or `seen` describe it."""
+    lake = lake_of(job, input_)
+    unseen = (*hidden(job.node, input_.alias, state.roles), *_unknown(job, feed))
+    if not by_last(input_.read, state.roles):
+        return engine.scan(LakeSource(lake, state.version, unseen, kept(job, input_, state.roles, feed)))
+    scan = engine.scan(LakeSource(lake, state.version))
+    keys = keys_of(job, input_, state.roles)
+    return replace(scan, relation=engine.query(last_versions(scan.relation, state.roles, keys, unseen)))
+
+
+def planned_rows(job: Job, engine: Engine, input_: Input, feed: Feed | None) -> Scan:
+    """What a node sees of a table that the same plan would write."""
+    planned = job.planned[lake_of(job, input_).location]
+    roles = planned.roles
+    check_view(job.node, input_.alias, roles, input_.label)
+    unseen = (*hidden(job.node, input_.alias, roles), *_unknown(job, feed))
+    where = kept(job, input_, roles, feed)
+    if by_last(input_.read, roles):
+        shown = last_versions(planned.rows, roles, keys_of(job, input_, roles), unseen)
+    else:
+        shown = rows_of(planned.rows, planned.rows.schema.without(*unseen))
+    rows = engine.query(shown.where(where) if where is not None else shown)
+    return Scan(rows, lambda: count(engine, rows))
+
+
+def keys_of(job: Job, input_: Input, roles: Mapping[str, str]) -> list[str]:
+    """The keys of a table that keeps versions: by them its last versions are found."""
+    lake = lake_of(job, input_)
+    writer, feed = job.writer(lake), feed_of(job, input_)
+    keys = list(writer.write.keys) if writer else []
+    keys = keys or list(feed.coverage.get("keys", ()) if feed else ())
+    keys = keys or [k for k in (input_.read.feed.primary_keys if input_.read.feed else ()) if k != roles["valid_from"]]
+    if not keys or "valid_from" not in roles:
+        lacks = "what its keys are" if not keys else "when a version begins"
+        raise ReadError(
+            f"{job.node.name}: include_deleted reads the last version of each key, and it is not known of {lake.label} "
+            f"{lacks}",
+            hint="say versions: all, and choose the rows with SQL",
+        )
+    return keys
 
 
 def _unknown(job: Job, feed: Feed | None) -> tuple[str, ...]:
@@ -219,9 +260,8 @@ def _compares_snapshots(job: Job) -> bool:
 
 def kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -> exp.Expr | None:
     """Which rows of a lake table are read: the living ones, and of appended snapshots the newest."""
-    parts = []
-    if "deleted" in roles and "is_current" not in roles and not input_.read.include_deleted:
-        parts.append(living(roles))
+    seen_rows = chosen(input_.read, roles)
+    parts = [seen_rows] if seen_rows is not None else []
     if _compares_snapshots(job) and feed is not None:
         lake = lake_of(job, input_)
         writer = job.writer(lake)
@@ -242,32 +282,6 @@ def _told(writer: NodeConfig | None) -> str:
     return "declare the node that writes it in this project too, or say with snapshot_column which rows are newest"
 
 
-def _newest_value(job: Job, engine: Engine, found: _Read, column: str) -> _Read:
-    """The rows of the newest snapshot by a column of theirs; none when a newer one was worked on before."""
-    rows = found.scan.relation
-    snapshot = rows.schema.get(column)
-    if snapshot is None:
-        raise ReadError(f"{job.node.name}: snapshot_column: there is no column `{column}`")
-    highest = engine.fetch(select(named(exp.Max(this=col(snapshot.name)), "m")).from_(table(rows.name)))[0][0]
-    last = job.past.memory.get("snapshot")
-    if highest is None:  # empty, and so no newer one: what was compared before stays the newest
-        return replace(found, snapshot=last or [None, snapshot.type], whole=True)
-    newest_ = Mark(highest, snapshot.type)
-    if last is not None and _older(newest_, last):
-        text = f"the newest snapshot {newest_.as_json()[0]} is older than {last[0]}, which was compared before"
-        none = Scan(engine.query(rows_of(rows).where(exp.false())), found.scan.rows_read)
-        return replace(found, scan=none, snapshot=last, whole=True, outdated=f"{text}; nothing is taken from it")
-    kept = engine.query(rows_of(rows).where(eq(col(snapshot.name), cast(lit(highest), snapshot.type))))
-    return replace(found, scan=Scan(kept, found.scan.rows_read), snapshot=newest_.as_json(), whole=True)
-
-
-def _older(newest_: Mark, last: Any) -> bool:
-    """Snapshots are compared when both were told by a column of one type."""
-    if not isinstance(last, list) or last[0] is None or last[1] != newest_.type:
-        return False
-    return bool(newest_.value < Mark.from_json(last).value)
-
-
 # --- databases and files -----------------------------------------------------------------------------------
 
 
@@ -275,6 +289,8 @@ def outside(job: Job, engine: Engine, input_: Input) -> _Read:
     source, _ = source_of(job.project, job.node, input_, engine.describe)
     if isinstance(source, FileSource) and input_.read.limited and _by_time(input_):
         return _files_by_time(job, engine, input_, source)
+    if isinstance(source, FileSource) and by_file(job, input_):
+        return _newest_file(job, engine, source)
     if isinstance(source, SqlSource) and input_.read.limited:
         source = replace(source, hints=lambda schema: _hints(_limits(job, input_, schema)))
     scan = engine.scan(source)
@@ -283,6 +299,13 @@ def outside(job: Job, engine: Engine, input_: Input) -> _Read:
     if job.detection is not None and not _asked_once(job, source):  # compared more than once, so it is read once
         return _Read(_staged(engine, scan.relation, {})[0])
     return _Read(scan)
+
+
+def _newest_file(job: Job, engine: Engine, source: FileSource) -> _Read:
+    """The one file that is the newest extract."""
+    name, newest = newest_file(job, [f.name for f in listed(source)])
+    only = replace(source, only=frozenset({name})) if name is not None else source
+    return _limited_to(engine, _Read(_staged(engine, engine.scan(only).relation, {})[0]), newest)
 
 
 def _asked_once(job: Job, source: Source) -> bool:

@@ -26,6 +26,7 @@ from strandline.feed import QUIET, Moved, Sources
 from strandline.job import Job
 from strandline.journal import log
 from strandline.plan.reading import Input
+from strandline.presence import with_presence
 from strandline.slices import Followed, Slice, count, lake_of
 from strandline.sql import incremental, net
 from strandline.sql.dedupe import newest_per_key
@@ -85,10 +86,16 @@ def recipe(job: Job) -> str:
     """What decides which rows of the same sources come and go: once it is another one, everything is computed again."""
     node, write = job.node, job.node.write
     steps = [(s.operation, s.params) for s in (node.transform.steps if node.transform else []) if not s.brings_limits]
-    reads = [(i.alias, i.label, i.read.include_deleted, _choice(i), i.read.triggers) for i in job.inputs]
+    reads = [(i.alias, i.label, _seen_rows(i), _choice(i), i.read.triggers) for i in job.inputs]
     goes = (write.delete_when, write.delete_strategy == "ignore", write.sequence_by, write.update_condition)
     text = json.dumps([steps, reads, node.transformation_sql, write.keys, goes], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _seen_rows(input_: Input) -> list[object]:
+    """Which rows of a lake table count."""
+    told = input_.read.system_columns
+    return [input_.read.with_deleted, input_.read.versions == "all", told.names() if told else None]
 
 
 def _choice(input_: Input) -> list[str] | None:
@@ -296,7 +303,7 @@ def _once(sources: Sources, input_: Input, rows: Relation) -> Relation:
 def _unique(job: Job, input_: Input, primary: Sequence[str]) -> bool:
     """Does a node of this project see to it that a key has one row?"""
     writer = job.writer(lake_of(job, input_))
-    if writer is None or writer.write.mode != "upsert":
+    if writer is None or not writer.write.keyed or input_.read.versions == "all":
         return False
     return {k.casefold() for k in writer.write.keys} <= {k.casefold() for k in primary}
 
@@ -304,8 +311,12 @@ def _unique(job: Job, input_: Input, primary: Sequence[str]) -> bool:
 # --- through steps and SQL ---------------------------------------------------------------------------------
 
 
-def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
-    """The rows to write, and the keys of those that are gone."""
+def transform(job: Job, engine: Engine, slice_: Slice, state: TableState | None) -> Transformed:
+    """The rows to write, the keys of those that are gone, and of deleted ones that are back."""
+    return with_presence(job, engine, slice_, _transformed(job, engine, slice_), state)
+
+
+def _transformed(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     if not isinstance(slice_, FollowedSlice) or slice_.way.how in ("first", "recompute", "quiet"):
         return batches.transform(job, engine, slice_)
     if slice_.way.how == "keys":

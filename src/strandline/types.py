@@ -168,6 +168,13 @@ class Changes:
 
 
 @dataclass(frozen=True)
+class Arrivals:
+    """The rows of the source that came since the last batch: what they show is there, what is absent is as it was."""
+
+    rows: Relation
+
+
+@dataclass(frozen=True)
 class Increment:
     """Some rows of the source; what is absent here may well be there."""
 

@@ -58,6 +58,7 @@ class Run:
 
     source: list[Row]
     nodes: Sequence[str]
+    looks: bool = True  # is the detection of deletes switched on?
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Past:
     limits: Mapping[str, Any]
     sequence: bool  # do marks also say which of two rows is newer?
     variant: bool  # where the configuration has two words for one thing, the other one
+    off: Literal["removed", "none", "ignore"]  # how the detection of deletes is switched off
     runs: list[Run]
 
     @property
@@ -125,15 +127,22 @@ def pasts(draw: DrawFn, shape: Shape) -> Past:
         limits=limits(dice) if shape.detect != "none" else {},
         sequence=dice.choice([False, False, True]),
         variant=dice.choice([False, True]),
+        off=dice.choice(["removed", "none", "ignore"]),
         runs=[],
     )
     if shape.mode == "scd2" or past.deletes == "hard":  # a removed row forgets its sequence, a version by time has none
         past = replace(past, sequence=False)
+    switching = shape.detect != "none" and dice.random() < 0.4
+    if switching:
+        past = replace(past, deletes="soft", limits={"max_delete_percent": None})
     source = Source(past, dice)
     for number in range(draw(st.sampled_from([4, 3, 5, 6]))):
         source.edit(number)
+        if switching and number == 1:  # a row that is flagged before nothing looks for deletes any more
+            source.drop()
         order = dice.choice(ORDERS) if shape.bronze and number else BOTH
-        past.runs.append(Run(list(source.rows), order if shape.bronze else [SILVER]))
+        looks = not switching or number < 2 or dice.random() < 0.4
+        past.runs.append(Run(list(source.rows), order if shape.bronze else [SILVER], looks))
     return past
 
 
@@ -160,6 +169,10 @@ class Source:
                 self._remove(self.rows)
             elif self.rows:
                 self._change(kind, self.dice.choice(self.rows), self._row(number))
+
+    def drop(self) -> None:
+        if self.rows:
+            self._change("drop", self.dice.choice(self.rows), {})
 
     def _change(self, kind: str, old: Row, new: Row) -> None:
         match kind:
@@ -195,7 +208,7 @@ class Source:
 # --- the project -------------------------------------------------------------------------------------------
 
 
-def nodes_of(past: Past) -> list[dict[str, Any]]:
+def nodes_of(past: Past, *, looks: bool = True) -> list[dict[str, Any]]:
     """The nodes in YAML's words."""
     shape = past.shape
     read: dict[str, Any] = {"connection": "erp", "table": "t"}
@@ -207,7 +220,7 @@ def nodes_of(past: Past) -> list[dict[str, Any]]:
     if past.sequence:
         write["sequence_by"] = "m"
     silver: dict[str, Any] = {"name": SILVER, "read": read, "write": write}
-    steps = _detect(past, silver)
+    steps = _detect(past, silver) if looks else _switched_off(past, silver)
     if not shape.bronze:
         return [silver | ({"transform": {"steps": steps}} if steps else {})]
     silver["read"] = {"connection": "lake", "table": BRONZE}
@@ -245,6 +258,19 @@ def _detect(past: Past, node: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"operation": "detect_deletes", "params": params}]
 
 
+def _switched_off(past: Past, node: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same node, which no longer looks for deletes."""
+    if past.off == "removed":
+        return []
+    steps = _detect(past, node)
+    if past.off == "ignore":
+        node["write"]["delete_strategy"] = "ignore"
+        return [{**s, "params": {k: v for k, v in s["params"].items() if k != "soft_delete_col"}} for s in steps]
+    node["write"].pop("delete_strategy", None)
+    node["settings"] = {"delete_missing": False}
+    return [{**s, "params": {"mode": "none"}} for s in steps]
+
+
 class World:
     """A project over a SQLite source, in a folder of its own."""
 
@@ -252,7 +278,10 @@ class World:
         self.folder, self.platform = folder, platform
         self.clock = Clock(datetime(2024, 10, 27, 0, 30, 0, 1, tzinfo=UTC))
         erp = {"type": "sql", "url": "sqlite:///erp.db"}
-        self.project = make_project(folder, nodes_of(past), connections={"erp": erp})
+        self.projects = {
+            looks: make_project(folder, nodes_of(past, looks=looks), connections={"erp": erp})
+            for looks in {True, all(run.looks for run in past.runs)}
+        }
         self.store: Store = DeltaStore(folder / "lake" / "_strandline") if recorded else MemoryStore(folder / "notes")
         self._database = sqlite3.connect(folder / "erp.db", isolation_level=None)
         self._database.execute("PRAGMA synchronous = OFF")
@@ -268,10 +297,11 @@ class World:
         self._database.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?)", values)
         self._database.execute("COMMIT")
 
-    def run(self, name: str) -> NodeResult:
+    def run(self, name: str, *, looks: bool = True) -> NodeResult:
         """One run of one node, an hour later; raises what goes wrong."""
         self._runs += 1
         self.clock = Clock(self.clock.now + timedelta(hours=1))
+        self.project = self.projects[looks]
         node = next(n for n in self.project.config.config.nodes if n.name == name)
         return run_node(self, node, f"run{self._runs}")
 
@@ -316,6 +346,7 @@ class Expected:
     snapshots: list[Frame] = field(default_factory=list)  # of the full reads into Bronze
     mark: Any = None  # of Bronze
     silver: State = field(default_factory=State)
+    taken: int = 0  # how many rows of Bronze the last run of Silver saw
 
     def change(self, rows: Sequence[Row]) -> None:
         self.source = Frame(self.past.columns, list(rows))
@@ -328,8 +359,8 @@ class Expected:
         sequence = "m" if self.past.sequence else None
         return Rules(self.past.keys, self.past.shape.mode, self.past.deletes, sequence=sequence, scope=scope, **limits)
 
-    def run(self, name: str, now: datetime) -> Ran | Refused:
-        return self._bronze(now) if name == BRONZE else self._silver(now)
+    def run(self, name: str, now: datetime, *, looks: bool = True) -> Ran | Refused:
+        return self._bronze(now) if name == BRONZE else self._silver(now, self.past.shape.detect if looks else "none")
 
     def _bronze(self, now: datetime) -> Ran:
         if self.past.shape.stateful:
@@ -343,16 +374,18 @@ class Expected:
         created, self.bronze = self.bronze is None, outcome.after
         return Ran(State(outcome.after), histories.Counts(inserted=outcome.inserted), created)
 
-    def _silver(self, now: datetime) -> Ran | Refused:
-        slice_ = self._slice()
-        result = histories.step(self.silver, slice_, self._evidence(slice_), self.rules, now)
+    def _silver(self, now: datetime, detect: Detect) -> Ran | Refused:
+        slice_ = self._slice(detect)
+        result = histories.step(self.silver, slice_, self._evidence(slice_, detect), self.rules, now)
         if isinstance(result, Ran):
             direct = self.past.shape.stateful and not self.past.shape.bronze
             mark = histories.next_mark(self.silver.mark, slice_, "m") if direct else None
-            self.silver = replace(result.state, mark=mark, snapshot=self._snapshot(now))
+            snapshot = self._snapshot(now) if detect == "snapshot_diff" else None
+            self.silver = replace(result.state, mark=mark, snapshot=snapshot)
+            self.taken = len(self.bronze.rows) if self.bronze else 0
         return result
 
-    def _slice(self) -> Frame:
+    def _slice(self, detect: Detect) -> Frame:
         """What Silver reads; of a table of snapshots the newest only, where deletes are found by them."""
         if not self.past.shape.bronze:
             source = self.source
@@ -360,12 +393,12 @@ class Expected:
                 histories.read_since(source, "m", self._low(self.silver.mark)) if self.past.shape.stateful else source
             )
         assert self.bronze is not None
-        read = self.snapshots[-1] if self.past.shape.detect == "snapshot_diff" else self.bronze
+        read = self.snapshots[-1] if detect == "snapshot_diff" else self.bronze
         return oracle.deduplicate(read, self.past.keys, [("_extracted_at", "desc")])
 
-    def _evidence(self, slice_: Frame) -> Evidence:
+    def _evidence(self, slice_: Frame, detect: Detect) -> Evidence:
         keys, last = self.past.keys, self.silver
-        match self.past.shape.detect:
+        match detect:
             case "snapshot_diff":
                 return histories.by_snapshot(slice_, keys, self._snapshot(None), last.snapshot)
             case "sql_compare":
@@ -373,7 +406,8 @@ class Expected:
             case "watermark_window":
                 low, first = self._low(last.mark), last.mark is None
                 return histories.by_window(slice_, keys, "m", low, self.past.partition_by, first=first)
-        return histories.by_presence(slice_, keys)
+        came = Frame(self.bronze.columns, self.bronze.rows[self.taken :]) if self.bronze else slice_
+        return histories.by_arrival(came, keys)
 
     def _snapshot(self, now: datetime | None) -> Any:
         """The name of the newest snapshot: the number of the Bronze batch, or this very run."""

@@ -50,18 +50,18 @@ def live_through(platform: Platform, past: Past, *, recorded: bool = False) -> N
             expected.change(run.source)
             for name in run.nodes:
                 try:
-                    check(at, expected, name)
+                    check(at, expected, name, looks=run.looks)
                 except AssertionError as e:
                     e.add_note(f"in run {number}, node {name}")
                     raise
 
 
-def check(at: World, expected: Expected, name: str) -> None:
+def check(at: World, expected: Expected, name: str, *, looks: bool) -> None:
     try:
-        result, error = at.run(name), None
+        result, error = at.run(name, looks=looks), None
     except StrandlineError as e:
         result, error = None, e
-    wanted = expected.run(name, at.clock.now)
+    wanted = expected.run(name, at.clock.now, looks=looks)
     if isinstance(wanted, Refused):
         assert error is not None, f"should have been refused: {wanted}"
         assert wanted.reason != "threshold" or type(error).__name__ == "DeleteThresholdExceeded"
@@ -111,7 +111,7 @@ def test_the_oracle_keeps_its_own_promises(shape: Shape) -> None:
             expected.change(run.source)
             for name in run.nodes:
                 before, now = expected.silver.table, now + timedelta(hours=1)
-                result = expected.run(name, now)
+                result = expected.run(name, now, looks=run.looks)
                 if name == SILVER and isinstance(result, Ran):
                     one_line_per_key(result.table, past)
                     nothing_old_is_touched(before, result, past)

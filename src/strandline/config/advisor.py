@@ -13,12 +13,14 @@ from pydantic import ValidationError
 
 from strandline.config.connections import LakeConnection, SqlConnection
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
+from strandline.config.extract_advice import extract_advice
 from strandline.config.feed_advice import detection_advice, feed_advice
 from strandline.config.parts import KINDS, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, check_filter
 from strandline.config.reads import ReadConfig
 from strandline.config.resolve import PlaceError, place
+from strandline.config.view_advice import view_advice
 from strandline.config.writes import FORGETS, SOFT_INSTEAD, WriteConfig
 
 STEP = "detect_deletes"
@@ -60,7 +62,7 @@ def advice(parts: Parts) -> Iterator[Mistake]:
     """Everything about deletes that cannot be right, in all nodes."""
     lineage = _Lineage(parts)
     for node in parts.nodes:
-        yield from _include_deleted_mistakes(parts, node)
+        yield from view_advice(parts, node, lineage.writer)
         yield from feed_advice(parts, node)
         if not node.whole or node.write is None:
             continue  # what is wrong with it is told already, and the rest may follow from that
@@ -98,14 +100,6 @@ def _finders(node: NodeParts, write: WriteConfig, steps: list[tuple[Loc, DeleteD
 
 
 # --- the node as such ------------------------------------------------------------------------------------------------
-
-
-def _include_deleted_mistakes(parts: Parts, node: NodeParts) -> Iterator[Mistake]:
-    for loc, read in node.reads:
-        found = parts.connections.get(read.connection)
-        if read.include_deleted and found and not isinstance(found, LakeConnection):
-            message = f"`include_deleted` does nothing here: `{read.connection}` is {KINDS[type(found)]}"
-            yield Mistake((*loc, "include_deleted"), message, "it is for lake tables with a delete flag; remove it")
 
 
 def _strategy_mistakes(node: NodeParts, write: WriteConfig) -> Iterator[Mistake]:
@@ -222,6 +216,9 @@ def _snapshot_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iter
         )
         hint = f"{_compare(parts, upstream)}, or mode: watermark_window in a node that reads the source itself"
         yield Mistake(finder.loc, message, hint)
+        return
+    if several := list(extract_advice(finder.loc, read, lineage.writer)):
+        yield from several
         return
     writer = lineage.writer(read)
     if writer and writer.write and writer.write.keyed:  # an append keeps its extracts apart by batch

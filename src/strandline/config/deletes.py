@@ -60,6 +60,8 @@ class DeleteDetectionConfig(DeleteLimits):
     rows of the table; `sql_compare` asks the live source for its keys; `watermark_window` looks at what a watermark
     should have read again; with `feed` they come by a change feed, and the step only
     brings limits.
+    A path with a wildcard may match several extracts: `snapshot_column` says which rows are of the newest, by a column
+    that the rows have or that an earlier step derives, or by the name of their file (`_source_file`).
     Deletes are flagged (`soft_delete_col`) or, with `soft_delete_col: null`, really removed.
     Before they are applied they are judged: too many (`max_delete_percent`, `max_delete_count`) or a source that
     came back empty (`on_empty_source`) do not delete a table. Limits that the step leaves out are those of the
@@ -92,7 +94,13 @@ class DeleteDetectionConfig(DeleteLimits):
         confirm_runs: 2             # gone twice running
     ```
 
-    **Recipe 4: limits for deletes that come by a change feed**
+    **Recipe 4: dated full extracts in a folder** (`products_2024-06-01.csv`; the newest by its name is compared)
+    ```yaml
+    - operation: detect_deletes
+      params: {mode: snapshot_diff, keys: [product_id], snapshot_column: _source_file}
+    ```
+
+    **Recipe 5: limits for deletes that come by a change feed**
     ```yaml
     - operation: detect_deletes
       params: {mode: feed, keys: [customer_id], max_delete_percent: 10, on_threshold_breach: hold}

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from strandline.config.base import Count, Model, Text, repeated
+from strandline.config.deletes import SystemColumnsConfig
 from strandline.config.feeds import FeedOptions, feed_mistakes
 from strandline.config.increments import IncrementalConfig, WatermarkConfig
 from strandline.config.positions import Mistake
@@ -58,13 +59,22 @@ class ReadConfig(Model):
     **Business problem:** rows come from databases, files and other tables of the lake.
     **Solution:** a connection and exactly one of `table`, `query` and `path`. CSV columns are strings unless
     `schema` gives their types. `partition_column` and `num_partitions` let Spark read a large table in parallel.
-    `incremental` or `watermark` read only what may be new. Of a lake table with a delete flag the living rows are
-    read; `include_deleted: true` reads all.
+    `incremental` or `watermark` read only what may be new. Steps over files may name `_source_file`: the path of the
+    row's file below the connection. It is written only with `add_metadata`, or when SQL selects it.
+
+    **Which rows of a lake table:** its living rows. Of a table with a delete flag these are the rows that are not
+    flagged, of an `scd2` table the current version of each key that is not deleted. `include_deleted: true` adds the
+    deleted rows (of `scd2` the last version of each deleted key), `versions: all` reads every version. Deleted rows
+    carry their flag; other system columns are left out unless SQL or a step names them. SQL or steps that name
+    `_valid_from`, `_valid_to` or `_is_current` need `versions: all` or `versions: current`. `system_columns` names the
+    system columns of a table that strandline has not written; without it such a table is read whole.
 
     ```yaml
     read: {connection: erp, table: public.customers}
     read: {connection: erp, table: orders, incremental: {mode: stateful, column: updated_at, watermark_lag: 2h}}
     read: {connection: files, format: csv, path: "customers/*.csv", schema: {customer_id: bigint}}
+    read: {connection: silver, table: customers, versions: all}
+    read: {connection: dwh, table: dim_store, system_columns: {is_current: active, valid_from: since, valid_to: until}}
     ```
     """
 
@@ -80,6 +90,13 @@ class ReadConfig(Model):
     incremental: IncrementalConfig | None = None
     watermark: list[WatermarkConfig] = Field(default_factory=list)
     include_deleted: bool = False
+    versions: Literal["all", "current"] | None = None
+    system_columns: SystemColumnsConfig | None = None
+
+    @property
+    def with_deleted(self) -> bool:
+        """Are deleted rows read too?"""
+        return self.include_deleted or self.versions == "all"
 
     @property
     def limited(self) -> bool:
@@ -90,6 +107,16 @@ class ReadConfig(Model):
     def feed(self) -> FeedOptions | None:
         """How its change feed is read; None when it is not."""
         return self.incremental if self.incremental and self.incremental.mode == "cdf" else None
+
+    @property
+    def wildcard(self) -> bool:
+        """May its path match several files?"""
+        return any(char in (self.path or "") for char in "*?[")
+
+    @property
+    def feed_loc(self) -> tuple[str, ...]:
+        """Where the options of its feed stand."""
+        return ("incremental",)
 
     @property
     def triggers(self) -> bool:
@@ -180,6 +207,10 @@ class SourceConfig(ReadConfig, FeedOptions):
     @property
     def feed(self) -> FeedOptions | None:
         return self if self.cdc_strategy == "cdf" else super().feed
+
+    @property
+    def feed_loc(self) -> tuple[str, ...]:
+        return () if self.cdc_strategy == "cdf" else super().feed_loc
 
     @property
     def triggers(self) -> bool:

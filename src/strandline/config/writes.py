@@ -130,6 +130,11 @@ class WriteConfig(Model):
         return self.mode in ("upsert", "scd2")
 
     @property
+    def announces(self) -> bool:
+        """Do rows say themselves that they are gone, and is that applied?"""
+        return self.delete_when is not None and self.delete_strategy != "ignore"
+
+    @property
     def conditions(self) -> list[str]:
         """What decides, row by row, what is written of it."""
         return [sql for sql in (self.delete_when, self.update_condition) if sql is not None]

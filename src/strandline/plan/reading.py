@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from strandline.config.connections import FilesConnection, LakeConnection, SqlCo
 from strandline.config.deletes import DeleteDetectionConfig
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
+from strandline.config.naming import of_node
 from strandline.config.positions import Loc
 from strandline.config.reads import ReadConfig, SourceConfig
 from strandline.engine.base import FileSource, LakeSource, Source, SqlEndpoint, SqlSource
 from strandline.errors import ReadError
 from strandline.plan.pushdown import columns_needed, predicates
-from strandline.sql.portable import parse
-from strandline.transform.sql import mentioned
+from strandline.plan.views import check_view, hidden, seen
 from strandline.types import Table, TableState
 
 SOURCE_FILE = "_source_file"
@@ -76,16 +76,17 @@ def source_of(
     connection = project.config.connections[read.connection]
     match connection:
         case LakeConnection():
-            return _lake(project, node, read, describe)
+            return _lake(project, node, input_, describe)
         case FilesConnection():
-            return _files(project, node, read, connection), None
+            return _files(project, node, input_, connection), None
         case SqlConnection():
             return _sql(project, node, read, connection), None
 
 
 def _lake(
-    project: Project, node: NodeConfig, read: ReadConfig, describe: Callable[[Table], TableState | None]
+    project: Project, node: NodeConfig, input_: Input, describe: Callable[[Table], TableState | None]
 ) -> tuple[Source, TableState]:
+    read = input_.read
     table = table_of(project, read.connection, read.table or "")
     state = describe(table)
     if state is None:
@@ -96,20 +97,17 @@ def _lake(
             if writer
             else "check connection and table",
         )
-    return LakeSource(table, state.version, hidden(node, state.system)), state
-
-
-def hidden(node: NodeConfig, system: Iterable[str]) -> tuple[str, ...]:
-    """The system columns that a node does not see: all but those its SQL names."""
-    spelled = mentioned(parse(node.transformation_sql, node.name)) if node.transformation_sql else set()
-    return tuple(s for s in system if s.casefold() not in spelled)
+    state = seen(read, state, table.label)
+    check_view(node, input_.alias, state.roles, table.label)
+    return LakeSource(table, state.version, hidden(node, input_.alias, state.roles)), state
 
 
 def _writes(project: Project, node: NodeConfig, table: Table) -> bool:
     return table_of(project, node.write.connection, node.write.table) == table
 
 
-def _files(project: Project, node: NodeConfig, read: ReadConfig, connection: FilesConnection) -> Source:
+def _files(project: Project, node: NodeConfig, input_: Input, connection: FilesConnection) -> Source:
+    read = input_.read
     options = read.options
     return FileSource(
         root=Path(resolve.base(connection, project.root)),
@@ -121,13 +119,20 @@ def _files(project: Project, node: NodeConfig, read: ReadConfig, connection: Fil
         null_value=options.null_value if options else None,
         multiline=options.multiline if options else True,
         encoding=options.encoding if options else "utf-8",
-        file_column=file_column(node),
+        file_column=file_column(node, input_),
     )
 
 
-def file_column(node: NodeConfig) -> str | None:
-    """The column in which the rows of files say which file they are from."""
-    return SOURCE_FILE if node.write.metadata().source_file else None
+def file_column(node: NodeConfig, input_: Input) -> str | None:
+    """The column in which rows of files say their file: steps may name it, and `deduplicate` breaks ties by it."""
+    chooses = any(step.operation == "deduplicate" for step in (node.transform.steps if node.transform else ()))
+    named = of_node(node, input_.alias).place(SOURCE_FILE) is not None
+    return SOURCE_FILE if chooses or named or node.write.metadata().source_file else None
+
+
+def file_is_written(node: NodeConfig, input_: Input) -> bool:
+    """Does the file of each row go on after the steps: as metadata, or because the SQL or the write names it?"""
+    return node.write.metadata().source_file or of_node(node, input_.alias).place(SOURCE_FILE, steps=False) is not None
 
 
 def _endpoint(project: Project, name: str, connection: SqlConnection) -> SqlEndpoint:

@@ -14,9 +14,9 @@ from sqlglot import exp
 from strandline.errors import UnknownColumn
 from strandline.sql.expr import all_of, any_of, cast, col, eq, is_null, lit, named, select, table
 from strandline.sql.portable import checked_cast
-from strandline.types import Changes, Column, LiveKeys, Relation, Schema, Snapshot, Window
+from strandline.types import Arrivals, Changes, Column, LiveKeys, Relation, Schema, Snapshot, Window
 
-Evidence = Snapshot | Window | LiveKeys | Changes
+Evidence = Snapshot | Window | LiveKeys | Changes | Arrivals
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Absence:
     confirm: int = 1
     fresh: bool = True  # is this evidence newer than the last run's?
     approved: str | None = None  # the run whose held deletes a person has approved
+    result: bool = False  # the rows are the whole result of a query: one with a NULL in its key is an answer too
 
     @property
     def live(self) -> bool:
@@ -38,8 +39,13 @@ class Absence:
 
     @property
     def announced(self) -> bool:
-        """Do the slice's rows say themselves which of them are gone? Then nobody looks at the rest of the table."""
-        return isinstance(self.evidence, Changes)
+        """Do the slice's rows say all that is known? Then the rest of the table is not looked at."""
+        return isinstance(self.evidence, Changes | Arrivals)
+
+    @property
+    def arrivals(self) -> bool:
+        """Does nothing look for deletes, so that only what has come since the last batch shows presence?"""
+        return isinstance(self.evidence, Arrivals)
 
 
 def seen_keys(absence: Absence, keys: Sequence[Column]) -> exp.Select:

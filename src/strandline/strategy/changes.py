@@ -241,8 +241,8 @@ def is_true(tree: exp.Expr) -> exp.Expr:
 
 
 def living(roles: Mapping[str, str], alias: str | None = None) -> exp.Expr:
-    """The rows of a table that are not deleted, by the flag it carries."""
+    """The rows of a table that are not deleted, by the flag it carries; of a history the current versions."""
     current, deleted = roles.get("is_current"), roles.get("deleted")
-    if current:
-        return is_true(col(current, alias))
-    return negate(is_true(col(deleted, alias))) if deleted else exp.true()
+    parts = [is_true(col(current, alias))] if current else []
+    parts += [negate(is_true(col(deleted, alias)))] if deleted else []
+    return all_of(parts) if parts else exp.true()

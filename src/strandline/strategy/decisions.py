@@ -26,7 +26,7 @@ from strandline.sql.expr import (
 )
 from strandline.strategy.changes import ACTION, Counts, Proposal, Removals, is_true
 from strandline.strategy.keyed import decide
-from strandline.strategy.question import ALIVE, CAME, ELSE, FOUND, GONE, NOTE, NULL_KEY, VERSION, WAS, Keeping, Question
+from strandline.strategy.question import ALIVE, CAME, ELSE, FOUND, GONE, NOTE, NULL_KEY, VERSION, Keeping, Question
 from strandline.types import Relation
 
 
@@ -91,7 +91,7 @@ def additions(decided: Relation, q: Question, *, applied: bool) -> exp.Select:
     dropped = ("unchanged", "stay", *(("bury",) if q.keeping.hard else ()))
     values = [col(c.name) for c in q.fit.columns]
     hashed = [col(q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    spoken = select(*values, *hashed, *map(col, (VERSION, WAS, GONE)), named(verb, _VERB)).from_(table(decided.name))
+    spoken = select(*values, *hashed, *map(col, (VERSION, GONE)), named(verb, _VERB)).from_(table(decided.name))
     rows = _versions(spoken) if q.keeping.history else spoken
     system = [named(_system(q, role), name) for role, name in q.keeping.roles.items()]
     shown = case(*_shown(q), default=col(_VERB))
@@ -126,9 +126,7 @@ def _system(q: Question, role: str) -> exp.Expr:
         case "row_hash":
             return col(q.keeping.roles["row_hash"])
         case "deleted":
-            gone = one_of(col(_VERB), ("delete", "bury", "recall"))
-            stays = all_of([eq(col(_VERB), lit("update")), col(WAS)])  # nothing says that it is back
-            return any_of([gone, stays]) if not q.keeping.history else gone
+            return one_of(col(_VERB), ("delete", "bury", "recall"))
         case "is_current":
             return negate(ends)
         case "valid_from":

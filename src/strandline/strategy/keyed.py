@@ -98,7 +98,8 @@ def _plain(q: Question) -> exp.Expr:
         return case(*branches, default=lit("insert"))
     branches += [missing, *_older(q)]
     absence = q.absence
-    if absence is not None and absence.live:  # what the source no longer has is no news of a row that is gone already
+    # what the source no longer has, or had before the delete, says nothing new of a row that is deleted already
+    if absence is not None and (absence.live or absence.arrivals):
         branches.append((all_of([_dead(q), negate(is_true(col(SEEN)))]), lit("stay")))
     if q.keeping.history or absence is not None or q.gone is not None:  # a source that announces deletes shows presence
         branches.append((_dead(q), lit("reopen")))
@@ -130,8 +131,9 @@ def _older(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
     """An older row changes nothing; nor does an equal one of a deleted row, unless evidence shows that it is back.
 
     Where evidence says who is there, an older row of a deleted key is back too, as it was when it was newest: no row
-    said that it is gone. Where rows announce their deletes, an older row is older than that; a key that was only found
-    missing stays deleted with it, since nothing that is stored tells the two apart (docs/decisions/0005-deletes.md).
+    said that it is gone. Where nothing looks for deletes, an older row says nothing. Where rows announce their deletes,
+    an older row is older than that; a key that was only found missing stays deleted with it, since nothing that is
+    stored tells the two apart (docs/decisions/0005-deletes.md).
     """
     if q.sequence is None:
         return []
@@ -139,7 +141,8 @@ def _older(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
     if q.absence is None:
         older = any_of([older, all_of([_dead(q), negate(_compares(q, exp.GT))])])
     present = all_of([older.copy(), _dead(q), is_true(col(SEEN))])
-    back = [(present, lit("revive"))] if q.absence is not None and not q.announces else []
+    known = q.absence is not None and not q.absence.arrivals and not q.announces
+    back = [(present, lit("revive"))] if known else []
     return [*back, (older, lit("unchanged"))]
 
 
@@ -242,7 +245,7 @@ def _within(scope: exp.Expr | None) -> exp.Expr:
 
 def _measured(q: Question) -> list[exp.Alias]:
     """Of stored rows: is it one of those that deletes are a share of? Has it a NULL in its key, so that it is never
-    found missing? Of rows of the slice: does it show that a key is there?
+    found missing? Of rows of the slice: does it show that the source is not empty?
     """
     a = q.absence
     if a is None or q.target is None:
@@ -250,7 +253,7 @@ def _measured(q: Question) -> list[exp.Alias]:
     nameless = all_of([_alive(q), _within(a.scope), negate(_whole_key(q)), negate(_told(q))])
     if a.announced:  # what says itself that it is gone needs no whole key
         nameless = exp.false()
-    came = all_of([is_true(col(IN)), _whole_key(q)])
+    came = is_true(col(IN)) if a.result else all_of([is_true(col(IN)), _whole_key(q)])
     return [named(all_of([_alive(q), _within(a.among)]), ALIVE), named(nameless, NULL_KEY), named(came, CAME)]
 
 

@@ -2,9 +2,9 @@
 
 A node keeps a `State`: its table and what it remembers between runs. `step` is one run: it takes the slice and the
 `Evidence` of presence and absence, judges the deletes that follow, and gives the next state with its counts, or a
-`Refused` that leaves everything as it was. Evidence comes from a full snapshot, from the keys of the live source, or
-from a window that a watermark read again. Like the rest of the oracle it is plain Python and shares no code with what
-it judges.
+`Refused` that leaves everything as it was. Evidence comes from a full snapshot, from the keys of the live source, from
+a window that a watermark read again, or, where nothing looks for deletes, from the rows that came since the last run.
+Like the rest of the oracle it is plain Python and shares no code with what it judges.
 
 A stored row is *alive* unless it is flagged deleted; in `scd2` only the current version of a key can be alive.
 """
@@ -89,6 +89,7 @@ class Evidence:
     live: bool = False  # the source itself was asked: slice rows that it does not have are out of date
     fresh: bool = True  # false: the same snapshot as the last time
     first: bool = False  # there is nothing to compare with yet
+    off: bool = False  # nothing looks for deletes: `seen` are the keys that came since the last run
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,9 @@ def _no_key(rows: Iterable[Row], keys: Sequence[str]) -> bool:
     return not any(all(row[k] is not None for k in keys) for row in rows)
 
 
-def by_presence(slice_: Frame, keys: Sequence[str]) -> Evidence:
-    """A slice shows what is there, and nothing about the rest."""
-    return Evidence(_keys(slice_, keys), covers=lambda _: False)
+def by_arrival(came: Frame, keys: Sequence[str]) -> Evidence:
+    """Detection switched off: rows that came since the last run show what is there, and nothing about the rest."""
+    return Evidence(_keys(came, keys), covers=lambda _: False, off=True)
 
 
 def by_snapshot(slice_: Frame, keys: Sequence[str], snapshot: Any, last: Any) -> Evidence:
@@ -240,6 +241,10 @@ def step(state: State, slice_: Frame, evidence: Evidence, rules: Rules, now: dat
     if evidence.first and rules.on_first_run == "error":
         return Refused("first run")
     books = _Books(state, slice_, rules, now)
+    if evidence.off:  # what waits for a person or for another run goes on waiting
+        books.apply(evidence, set(), set(), trusted=False)
+        counts = Counts(**books.did, held=len(state.held))
+        return Ran(replace(state, table=books.frame()), counts, created=state.table is None)
     absent = books.absent(evidence)
     missing = {k: n for k, n in state.missing.items() if k not in evidence.seen}
     missing |= {k: missing.get(k, 0) + 1 for k in absent}
@@ -326,6 +331,8 @@ class _Books:
         carried = {self._key(row): row for row in self.slice.rows}
         for key, row in carried.items():
             outdated = evidence.live and key not in evidence.seen and None not in key
+            if evidence.off and self._stays_deleted(key, row, evidence):
+                continue
             if key not in absent:  # a delete, even one that waits, is the last word about its key
                 self._take(key, row, outdated=outdated and (trusted or key in self.newest))
         for key in deletes:
@@ -333,6 +340,11 @@ class _Books:
         for key, row in list(self.newest.items()) if evidence.live else []:
             if not alive(row) and key in evidence.seen and key not in carried:
                 self._reopen(key, row)
+
+    def _stays_deleted(self, key: Key, row: Row, evidence: Evidence) -> bool:
+        """Detection is off, and the row says nothing new of a deleted one: it was there before, or is older."""
+        old = self.newest.get(key)
+        return old is not None and not alive(old) and (key not in evidence.seen or self._older(row, old))
 
     def _take(self, key: Key, row: Row, *, outdated: bool) -> None:
         old = self.newest.get(key)

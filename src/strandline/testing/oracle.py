@@ -197,7 +197,10 @@ def with_metadata(slice_: Frame, values: Mapping[str, Any]) -> Frame:
 
 
 def deduplicate(frame: Frame, keys: Sequence[str], order: Sequence[tuple[str, str]] = ()) -> Frame:
-    """One row per key: the first in `order` (column, `asc` or `desc`); ties go to the highest values of all columns."""
+    """One row per key: the first in `order` (column, `asc` or `desc`).
+
+    Ties go to the highest `_source_file`, then to the highest values of all columns.
+    """
     best: dict[tuple[Any, ...], Row] = {}
     for row in frame.rows:
         key = key_of(row, keys)
@@ -207,7 +210,8 @@ def deduplicate(frame: Frame, keys: Sequence[str], order: Sequence[tuple[str, st
 
 
 def _before(row: Row, other: Row, frame: Frame, order: Sequence[tuple[str, str]]) -> bool:
-    terms = [*order, *((name, "desc") for name in frame.names)]
+    names = sorted(frame.names, key=lambda name: name.casefold() != "_source_file")
+    terms = [*order, *((name, "desc") for name in names)]
     for name, direction in terms:
         left, right = rank(row[name]), rank(other[name])
         if left != right:

@@ -11,6 +11,7 @@ from sqlglot import exp
 from strandline.config.model import NodeConfig, StepConfig
 from strandline.sql.incremental import NotIncremental, restless
 from strandline.sql.portable import deterministic, parse
+from strandline.transform.registry import step_name
 from strandline.types import Schema
 
 _SAME = ("filter", "detect_deletes", "generate_surrogate_key", "deduplicate")
@@ -52,11 +53,6 @@ def rewritten(node: NodeConfig, names: Sequence[str], after: int) -> tuple[str, 
             return spelled[lost[0]], step_name(index, step.operation)
     name = _named_anew(node.transformation_sql, wanted) if node.transformation_sql else None
     return (name, "transformation_sql") if name else None
-
-
-def step_name(index: int, operation: str) -> str:
-    """What messages call a step: counted from 0, as in the keys that `validate` names."""
-    return f"transform.steps[{index}] ({operation})"
 
 
 def _named_anew(sql: str, names: set[str]) -> str | None:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from strandline.config.connections import SqlConnection
+from strandline.config.model import NodeConfig
 from strandline.config.queries import tables_read
 from strandline.config.reads import ReadConfig
 from strandline.config.urls import dialect_of
 from strandline.job import Job
-from strandline.plan.reading import SOURCE_FILE
-from strandline.sql.expr import cast, col, lit, named, select, table
+from strandline.plan.reading import SOURCE_FILE, Input, file_is_written
+from strandline.sql.expr import cast, col, lit, named, rows_of, select, table
 from strandline.types import Relation
 
 
@@ -48,3 +49,10 @@ def with_metadata(rows: Relation, columns: Sequence[tuple[str, exp.Expr]], *, fi
     if not columns and not tail:
         return None
     return select(*map(col, kept), *(named(tree, name) for name, tree in columns), *tail).from_(table(rows.name))
+
+
+def without_file(node: NodeConfig, input_: Input, rows: Relation) -> exp.Select | None:
+    """The rows without the name of their file, where only steps have asked for it; None when there is none to drop."""
+    if input_.read.path is None or SOURCE_FILE not in rows.schema or file_is_written(node, input_):
+        return None
+    return rows_of(rows, rows.schema.without(SOURCE_FILE))

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from sqlglot import exp
 
 from strandline.config.deletes import DeleteDetectionConfig
-from strandline.errors import TransformError, UnknownColumn
+from strandline.config.model import StepConfig
+from strandline.errors import TransformError, UnknownColumn, located
 from strandline.sql.portable import parse, refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.types import Column, Relation
@@ -107,6 +108,21 @@ def get(operation: str) -> Step | None:
     """The step of that name, if there is one."""
     _load()
     return _steps.get(operation)
+
+
+def step_name(index: int, operation: str) -> str:
+    """What messages call a step: counted from 0, as in the keys that `validate` names."""
+    return f"transform.steps[{index}] ({operation})"
+
+
+def applied(context: EngineContext, config: StepConfig, node: str, index: int) -> EngineContext:
+    """The rows after one step of a node."""
+    step = get(config.operation)
+    if step is None:
+        raise TransformError(f"{node}: there is no step `{config.operation}`")
+    where = f"{node}: {step_name(index, config.operation)}"
+    with located("transform", "steps", index):
+        return step.run(replace(context, where=where), step.param_model(**config.params))
 
 
 def names() -> list[str]:

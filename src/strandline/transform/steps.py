@@ -26,7 +26,9 @@ class Params(BaseModel):
 
 
 class DeduplicateParams(Params):
-    """One row per key. `order_by` says which row wins; ties go to the highest values of all columns."""
+    """One row per key. `order_by` says which row wins; ties go to the newest file by its name (`_source_file`), then to
+    the highest values of all columns.
+    """
 
     keys: list[str] = Field(min_length=1)
     order_by: str | list[str] | None = None

@@ -127,7 +127,8 @@ def csv_groups(source: FileSource) -> list[FileGroup]:
         if columns:
             groups.setdefault(columns, []).append(path)
     if not groups:
-        raise ReadError(f"`{source.pattern}`: every file is empty", hint="a CSV file needs at least its header line")
+        which = ", ".join(sorted(source.only)) if source.only else source.pattern
+        raise ReadError(f"`{which}`: every file is empty", hint="a CSV file needs at least its header line")
     return [FileGroup(tuple(files), columns) for columns, files in groups.items()]
 
 
@@ -177,13 +178,13 @@ def _refuse_other_delimiter(path: Path, source: FileSource, first: Sequence[str]
 
 
 def refuse_own(names: Iterable[str], source: FileSource) -> None:
-    """Files with a column of the name under which their rows are to say where they are from."""
-    ours = source.file_column
-    if ours and ours.casefold() in {n.casefold() for n in names}:
+    """Files may not have a column of the name under which each row says its file."""
+    own = next((n for n in names if n.casefold() == source.file_column), None)
+    if own is not None:
         raise ReadError(
-            f"`{source.pattern}`: the files have a column `{ours}` of their own; strandline keeps that name for the "
+            f"`{source.pattern}`: the files have a column `{own}` of their own; strandline keeps that name for the "
             "path of the file",
-            hint="rename it in the files, or in a rename step together with add_metadata: {source_file: false}",
+            hint="rename it in the files; add_metadata, `deduplicate` and steps that name it need it",
         )
 
 
