@@ -91,11 +91,13 @@ class MemoryStore:
 
 
 class Lab:
-    """A project of one node: files in, table `t` out."""
+    """A project of one node: a file in, table `t` out."""
+
+    file = "batch.parquet"
 
     def __init__(self, folder: Path, platform: Platform, write: Mapping[str, Any], **node: Any) -> None:
         self.folder, self.platform = folder, platform
-        read = {"connection": "files", "path": "batch*.parquet"}
+        read = {"connection": "files", "path": self.file}
         write = {"connection": "lake", "table": "t", **write}
         self.project = make_project(folder, [{"name": "n", "read": read, "write": write, **node}])
         self.store, self._numbers = MemoryStore(), itertools.count(1)
@@ -103,10 +105,6 @@ class Lab:
 
     def run(self, batch: Frame) -> NodeResult:
         """One batch; raises what goes wrong."""
-        number = next(self._numbers)
-        for old in (self.folder / "landing").glob("batch*"):
-            old.unlink()
-        self.file = f"batch{number}.parquet"
         write_parquet(self.folder / "landing" / self.file, batch)
         return self.again()
 
