@@ -206,7 +206,7 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
         rows = Counter(tuple(spelled(r[n]) for n in frame.names) for r in numbered)
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
-        facts = json.loads(row.coverage or "{}")
+        facts = row.coverage.as_dict()
         own = {"run", "committed", "target", "sources", "origins", "at", "window", "snapshot"}
         found[f"record of {row.node}"] = (row.batch_status, {k: v for k, v in facts.items() if k not in own})
     changes = store.changes()

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from strandline.config.resolve import redact
 from strandline.control import fence, ledger
-from strandline.control.ledger import UNDOES, Batch, RunRow, Store
+from strandline.control.coverage import NOTHING, Coverage
+from strandline.control.ledger import Batch, RunRow, Store
 from strandline.errors import Fenced, StrandlineError, internal, panics_told, taken
 from strandline.faults import point
 from strandline.job import Job
@@ -30,7 +30,7 @@ class Ending:
     rows_read: int | None
     version: int | None
     versions: Mapping[str, int] = field(default_factory=dict)
-    coverage: Mapping[str, Any] = field(default_factory=dict)
+    coverage: Coverage = NOTHING
     warnings: Sequence[str] = ()
     recovery: str | None = None
     made: bool = False  # did it commit anything, be it events alone?
@@ -107,7 +107,7 @@ class Recorder:
             point("log.before", node)
             row = self.log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
             point("log.after", node)
-            result, coverage = _as_told(result, row), json.loads(row.coverage or "{}")
+            result = _as_told(result, row)
             done = ledger.control_rows(
                 this,
                 "SUCCESS",
@@ -115,7 +115,7 @@ class Recorder:
                 rows_read=end.rows_read,
                 rows_written=end.counts.written,
                 versions=end.versions,
-                coverage=coverage,
+                coverage=row.coverage,
             )
             point("put.before", node)
             self.store.put(done)
@@ -125,7 +125,7 @@ class Recorder:
     def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float, undoes: str | None) -> None:
         result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3))
         message = redact(error.message, self.secrets)
-        self.log(this, result, {UNDOES: undoes} if undoes else {}, message)
+        self.log(this, result, Coverage(undoes=undoes), message)
         self.store.put(ledger.control_rows(this, "FAILED", now(), error=message))
 
     def foreseen(self, this: Batch, end: Ending, told: str) -> RunRow:
@@ -136,16 +136,14 @@ class Recorder:
         self,
         this: Batch,
         result: NodeResult,
-        coverage: Mapping[str, Any],
+        coverage: Coverage,
         error: str | None,
         recovery: str | None = None,
     ) -> RunRow:
         return self.store.log(self.row(this, result, coverage, error, recovery))
 
     @staticmethod
-    def row(
-        this: Batch, result: NodeResult, coverage: Mapping[str, Any], error: str | None, recovery: str | None
-    ) -> RunRow:
+    def row(this: Batch, result: NodeResult, coverage: Coverage, error: str | None, recovery: str | None) -> RunRow:
         token = this.token
         metrics = timings() if enabled("METRICS") else None
         return RunRow(
@@ -154,7 +152,7 @@ class Recorder:
             node=token.node,
             batch=token.batch,
             target_table=this.target,
-            status="recovered" if recovery and not coverage else result.status,  # a remark, not an ending
+            status="recovered" if recovery and not coverage.known else result.status,  # a remark, not an ending
             started_at=this.started_at,
             completed_at=now(),
             seconds=result.seconds,
@@ -166,12 +164,12 @@ class Recorder:
             held=result.held,
             version=result.version,
             token=f"{token.app_id}/{token.batch}",
-            coverage=json.dumps(coverage, sort_keys=True),
+            coverage=coverage,
             warnings=json.dumps(result.warnings),
             error=error,
             metrics=json.dumps(metrics) if metrics is not None else None,
             recovery=recovery,
-            takes_back=coverage.get(UNDOES),
+            takes_back=coverage.undoes,
         )
 
 
@@ -203,8 +201,8 @@ def _as_told(result: NodeResult, row: RunRow) -> NodeResult:
 def _ended(this: Batch, end: Ending) -> Ending:
     """An ending that says who brought it about, and which commits it knew."""
     known = this.token.txn - (not end.made)
-    ended_by = {fence.RUN: this.token.run_id, fence.KNOWN: known, fence.MADE: end.made}
-    return replace(end, coverage={**end.coverage, **ended_by})
+    coverage = replace(end.coverage, run=this.token.run_id, commit=known, committed=end.made)
+    return replace(end, coverage=coverage)
 
 
 def _redone(this: Batch, run_id: str) -> str | None:

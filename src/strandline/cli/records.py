@@ -207,7 +207,7 @@ def _print_batches(talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[
 
 def _batch(row: RunRow) -> dict[str, Any]:
     """A batch as recorded; the parts that are stored as JSON are opened."""
-    values = dict(vars(row))
-    for key in ("coverage", "warnings", "metrics"):
+    values = {**vars(row), "coverage": row.coverage.as_dict()}
+    for key in ("warnings", "metrics"):
         values[key] = json_.loads(values[key]) if values[key] else None
     return values
