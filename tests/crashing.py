@@ -226,7 +226,7 @@ def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
         return [(str(c["app_id"]).rpartition("/")[2], c["batch"], c["run_id"]) for c in past]
 
     store = load(folder).store
-    ended = [r for r in store.runs() if r.counts]
+    ended = [r for r in store.runs() if r.recorded]
     told = [(r.node, r.batch, r.run_id) for r in ended if r.version is not None]
     assert sorted(m for name in tables if not name.endswith(EVENTS) for m in made(name)) == sorted(told)
     for name in tables:

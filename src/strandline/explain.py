@@ -84,7 +84,7 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
 
 def _undone(store: DeltaStore, table: str, past: Sequence[Commit]) -> dict[str, str]:
     """The runs whose batches of a table were undone, each with the run that did it, as the records and it say."""
-    rows = [(r.coverage, r.run_id) for r in store.runs() if r.target_table == table and r.counts]
+    rows = [(r.coverage, r.run_id) for r in store.runs() if r.target_table == table and r.recorded]
     rows += [(Coverage.in_commit(c.record), str(c.record.get("run_id"))) for c in past]
     return {coverage.undoes: run_id for coverage, run_id in rows if coverage.undoes}
 

@@ -44,7 +44,7 @@ def half_undone(jobs: Sequence[Job], runner: Runner, running: Collection[str]) -
     for job in (j for j in jobs if j.node.name in running):  # it may have landed and died before its record
         with suppress(CommitConflict):  # what only a run can tell
             history = [*runner.unrecorded(job, describe), *history]
-    mine = [r for r in history if r.project == project.config.project and r.counts]
+    mine = [r for r in history if r.project == project.config.project and r.recorded]
     begun: dict[str, list[RunRow]] = {}
     for row in mine:
         if (undone := row.coverage.undoes) and not _by_the_run(jobs, row, undone, history):

@@ -46,20 +46,11 @@ from strandline.sql.expr import (
 )
 from strandline.strategy import decisions, events, fold
 from strandline.strategy.announced import ANNOUNCED, announcing
-from strandline.strategy.changes import (
-    ACTION,
-    ChangeSet,
-    Counts,
-    Proposal,
-    Removals,
-    evaluated,
-    key_ranges,
-    range_measures,
-)
+from strandline.strategy.changes import ACTION, ChangeSet, Proposal, Removals, evaluated, key_ranges, range_measures
 from strandline.strategy.events import BATCH, INSTANT, TIMES, Course
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question
-from strandline.types import Relation, Schema, Table, TableState
+from strandline.types import Counts, Relation, Schema, Table, TableState
 from strandline.words import agree, plural
 
 

@@ -21,8 +21,8 @@ from strandline.plan.worth import feed_worth
 from strandline.ready import Ready
 from strandline.recording import Ending, Recorder
 from strandline.result import NodeResult
-from strandline.strategy.changes import METADATA, ChangeSet, Counts
-from strandline.types import Column, Commit, Table, TableState
+from strandline.strategy.changes import METADATA, ChangeSet
+from strandline.types import Column, Commit, Counts, Table, TableState
 
 
 @dataclass(frozen=True)

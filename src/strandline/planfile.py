@@ -23,8 +23,8 @@ from strandline.errors import StalePlan, UsageError
 from strandline.guard.verdict import Verdict
 from strandline.ready import Entry, Ready
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ChangeSet, Counts, Removals
-from strandline.types import Column, Relation, Schema, Table, TableState
+from strandline.strategy.changes import ChangeSet, Removals
+from strandline.types import Column, Counts, Relation, Schema, Table, TableState
 
 _FORMAT = 3
 

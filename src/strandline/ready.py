@@ -24,8 +24,8 @@ from strandline.journal import step
 from strandline.plan.reading import is_lake
 from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
-from strandline.types import Column, Table, TableState, Token
+from strandline.strategy.changes import ChangeSet, Removals, after, measures
+from strandline.types import Column, Counts, Table, TableState, Token
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
 """Ways of finding deletes that do not look at every row of the table."""
@@ -219,11 +219,7 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         job.node.name,
         "failed" if refusal else done,
         outcome.slice.rows_read,
-        counts.inserted,
-        counts.updated,
-        counts.deleted,
-        counts.reopened,
-        counts.held,
+        counts,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(outcome.warnings),
         error=failed(job.project, job.node.name, refusal).error if refusal else None,

@@ -18,8 +18,8 @@ from strandline.faults import point
 from strandline.job import Job
 from strandline.journal import step, timings
 from strandline.result import NodeResult
-from strandline.strategy.changes import Counts
 from strandline.switches import enabled
+from strandline.types import Counts
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Recovered:
     @property
     def remark(self) -> str:
         """What is told of another run's batch: its rows are not those of whoever finished its record."""
-        counts = {v: getattr(self.result, v) for v in ("inserted", "updated", "deleted", "reopened")}
+        counts = {verb: n for verb, n in self.result.counts.shown.items() if verb != "held"}
         done = ", ".join(f"{n} row{'s' if n > 1 else ''} {verb}" for verb, n in counts.items() if n)
         whose = f"{done or 'nothing changed'} by run {self.run_id}"
         return f"finished the record of batch {self.batch} ({whose}), {self.why}"
@@ -64,10 +64,7 @@ class Recovered:
             result,
             status="held" if result.held else "success" if version is not None else "unchanged",
             rows_read=sum(read) if read else None,
-            inserted=mine.inserted + result.inserted,
-            updated=mine.updated + result.updated,
-            deleted=mine.deleted + result.deleted,
-            reopened=mine.reopened + result.reopened,
+            counts=result.counts.plus_written(mine.counts),
             version=version,
             warnings=[*mine.warnings, *result.warnings],
         )
@@ -157,11 +154,7 @@ class Recorder:
             completed_at=now(),
             seconds=result.seconds,
             rows_read=result.rows_read,
-            inserted=result.inserted,
-            updated=result.updated,
-            deleted=result.deleted,
-            reopened=result.reopened,
-            held=result.held,
+            **result.counts.shown,
             version=result.version,
             token=f"{token.app_id}/{token.batch}",
             coverage=coverage,
@@ -178,11 +171,7 @@ def _result(this: Batch, began: float, end: Ending) -> NodeResult:
         this.token.node,
         "held" if end.counts.held else "success" if end.version is not None else "unchanged",
         end.rows_read,
-        end.counts.inserted,
-        end.counts.updated,
-        end.counts.deleted,
-        end.counts.reopened,
-        end.counts.held,
+        end.counts,
         version=end.version,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(end.warnings),
@@ -193,9 +182,9 @@ def _as_told(result: NodeResult, row: RunRow) -> NodeResult:
     """The result as the history has it: a person may have decided meanwhile on what the batch held."""
     if row.held == result.held:
         return result
-    return replace(
-        result, status="held" if row.held else "success", held=row.held, warnings=json.loads(row.warnings or "[]")
-    )
+    counts = replace(result.counts, held=row.held)
+    said = json.loads(row.warnings or "[]")
+    return replace(result, status="held" if row.held else "success", counts=counts, warnings=said)
 
 
 def _ended(this: Batch, end: Ending) -> Ending:

@@ -26,8 +26,7 @@ from strandline.landing import Lander, measured
 from strandline.ready import Entry, Ready, plan_node, prepare, readied
 from strandline.recording import Ending, Recorder, Recovered, now
 from strandline.result import NodeResult, PlannedNode
-from strandline.strategy.changes import Counts
-from strandline.types import Commit, Table, TableState, Token
+from strandline.types import Commit, Counts, Table, TableState, Token
 from strandline.words import agree, plural
 
 Describe = Callable[..., TableState | None]  # `Engine.describe`, of an engine or of the table format alone
@@ -167,7 +166,7 @@ class Runner(Recorder):
         number = (found.batch if found.coverage.commit is None else found.coverage.commit) + (not made)
         token = replace(this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id)
         versions = versions_of(job, found.coverage)
-        counts = Counts(**found.counts) if found.counts else measured(found.metrics)
+        counts = found.counts or measured(found.metrics)
         end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told, made)
         if found.target is None:
             return replace(this, token=token), end

@@ -85,7 +85,7 @@ def with_others(left: Left, graph: Graph, history: Sequence[RunRow]) -> Left:
     """What runs have left, with the targets that were taken back because of it and that nobody has written since."""
     newest: dict[str, RunRow] = {}
     for row in history:  # the newest first
-        if row.counts:
+        if row.recorded:
             newest.setdefault(row.node, row)
     by = dict(left.by)
     nodes = set(left.nodes)

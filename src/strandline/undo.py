@@ -26,8 +26,7 @@ from strandline.ready import Ready
 from strandline.result import NodeResult
 from strandline.retry import Checkpoint
 from strandline.run import Runner, taken_back
-from strandline.strategy.changes import Counts
-from strandline.types import Table, TableState
+from strandline.types import Counts, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -219,9 +218,9 @@ def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:
     began = time.monotonic()
     events = engine.describe(job.events) if job.events else None
     counts = _ready(job, engine, engine.describe(job.target), events, taking).changes.counts or Counts()
-    result = NodeResult(job.node.name, "success" if counts.any else "unchanged", inserted=counts.inserted)
+    counts = replace(counts, reopened=0, held=0)
     seconds = round(time.monotonic() - began, 3)
-    return replace(result, updated=counts.updated, deleted=counts.deleted, seconds=seconds)
+    return NodeResult(job.node.name, "success" if counts.any else "unchanged", counts=counts, seconds=seconds)
 
 
 def _ready(job: Job, engine: Engine, state: TableState | None, written: TableState | None, taking: Taking) -> Ready:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from strandline.control.coverage import NOTHING, Coverage
-from strandline.types import Table, Token
+from strandline.types import Counts, Table, Token
 
 BY_HAND = "by hand: "
 """How the nodes of batches begin that no node of a project runs."""
@@ -90,9 +90,20 @@ class RunRow:
     takes_back: str | None = None  # the run whose batch of this node no longer counts
 
     @property
-    def counts(self) -> bool:
-        """Is this a batch that was brought to an end? Of a number, one does."""
+    def recorded(self) -> bool:
+        """True for a batch that was brought to its end; of a number, one is."""
         return self.status in RECORDED
+
+    @property
+    def counts(self) -> Counts:
+        """How many rows each verb touched."""
+        return Counts(
+            inserted=self.inserted,
+            updated=self.updated,
+            deleted=self.deleted,
+            reopened=self.reopened,
+            held=self.held,
+        )
 
     @property
     def by(self) -> tuple[str, int]:

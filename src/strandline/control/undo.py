@@ -94,12 +94,12 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
         known = list(dict.fromkeys(r.run_id for r in history if not _remark(r)))
         hint = did_you_mean(run_id, known) or (f"the newest is {known[0]}" if known else "there was no run yet")
         raise UsageError(f"there is no run `{run_id}`", hint=hint)
-    if undone := next((c for r in mine if r.counts and (c := r.coverage.undoes)), None):
+    if undone := next((c for r in mine if r.recorded and (c := r.coverage.undoes)), None):
         raise UsageError(f"run `{run_id}` is itself an undo, of run {undone}", hint="run again what it has taken back")
     found = _found(history, mine, noted)
     loud = [t for t in found if not t.quiet]
     free = [t for t in found if t.quiet and _moved(t) and not _later(history, t.last, noted)]
-    by = sorted({r.run_id for r in history if r.counts and r.takes_back == run_id and r.coverage.undoes})
+    by = sorted({r.run_id for r in history if r.recorded and r.takes_back == run_id and r.coverage.undoes})
     if loud:  # what was quiet beside it goes back too, unless somebody has gone on from there
         return [t for t in found if not t.quiet or not _later(history, t.last, noted)]
     moved = free or ([t for t in found if _moved(t)] if not by else [])
@@ -110,7 +110,7 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     if not by and (finished := _finished(history, mine)):
         why = f"has only finished the record of run {', '.join(finished)}"
         hint = f"undo that one: strandline undo {finished[0]}"
-    elif not by and (over := next((r for r in history if r.counts and r.takes_back == run_id), None)):
+    elif not by and (over := next((r for r in history if r.recorded and r.takes_back == run_id), None)):
         why, hint = f"was outdone by run {over.run_id}", f"undo that one: strandline undo {over.run_id}"
     raise UsageError(f"run `{run_id}` {why}", hint=hint)
 
@@ -119,7 +119,7 @@ def _found(history: Sequence[RunRow], mine: Sequence[RunRow], noted: set[tuple[s
     """What still counts of a run, by node; without what was known to be nothing new before it was looked at."""
     alive, groups = counting(history), dict[str, list[RunRow]]()
     for row in sorted(mine, key=lambda r: r.batch):
-        if row.counts and (row.run_id, row.node, row.batch) in alive:
+        if row.recorded and (row.run_id, row.node, row.batch) in alive:
             groups.setdefault(row.node, []).append(row)
     found = []
     for node, rows in groups.items():
@@ -212,7 +212,7 @@ def _consumers(
 
 
 def _undone(history: Sequence[RunRow]) -> set[tuple[str | None, str]]:
-    return {(r.takes_back, r.node) for r in history if r.counts and r.coverage.undoes}
+    return {(r.takes_back, r.node) for r in history if r.recorded and r.coverage.undoes}
 
 
 def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:

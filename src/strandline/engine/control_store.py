@@ -112,16 +112,16 @@ class DeltaStore:
             table = _opened(self.folder / "etl_runs")
             last = (table.transaction_version(app_id) if table else None) or 0
             told = row
-            if row.counts and last >= row.batch:
+            if row.recorded and last >= row.batch:
                 history = self._history(table, app_id)
-                if there := next((r for r in history if r.by == row.by and r.counts), None):
+                if there := next((r for r in history if r.by == row.by and r.recorded), None):
                     return there
                 if other := fence.held_by_another(history, row):
                     raise Fenced(taken(row.node, row.batch, other.run_id))
                 if row.takes_back is None and (quiet := fence.outdone(history, row)):
                     told = self._deciding(replace(row, takes_back=quiet))
             point("control.write", row.node)
-            number = [Transaction(app_id, row.batch)] if row.counts and row.batch > last else None
+            number = [Transaction(app_id, row.batch)] if row.recorded and row.batch > last else None
             self._write("etl_runs", table, _arrow(RunRow, [told]), "append", number)
             return told
 
@@ -142,7 +142,7 @@ class DeltaStore:
         table = _opened(self.folder / "etl_runs")
         if table is None or (table.transaction_version(app_id) or 0) <= after:
             return None
-        newer = [r for r in self._history(table, app_id) if r.counts and r.batch > after]
+        newer = [r for r in self._history(table, app_id) if r.recorded and r.batch > after]
         return max(newer, key=lambda r: (r.batch, r.version is not None), default=None)
 
     def _history(self, table: DeltaTable | None, app_id: str) -> list[RunRow]:
@@ -214,7 +214,7 @@ class DeltaStore:
     def changes(self, node: str | None = None, also: Collection[str] = ()) -> list[ChangeRow]:
         """What recorded batches did to single rows, the oldest first; `also` those of runs that no longer count."""
         runs = self.all_runs()
-        recorded = fence.counting(runs) | {(r.run_id, r.node, r.batch) for r in runs if r.counts and r.run_id in also}
+        recorded = fence.counting(runs) | {(r.run_id, r.node, r.batch) for r in runs if r.recorded and r.run_id in also}
         rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
         rows = self._named([r for r in rows if (r.run_id, r.node, r.batch) in recorded])
         return sorted(rows, key=lambda r: (r.at, r.batch))
