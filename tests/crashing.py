@@ -206,7 +206,7 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
         rows = Counter(tuple(spelled(r[n]) for n in frame.names) for r in numbered)
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
-        facts = json.loads(row.coverage or "{}")
+        facts = row.coverage.as_dict()
         own = {"run", "committed", "target", "sources", "origins", "at", "window", "snapshot"}
         found[f"record of {row.node}"] = (row.batch_status, {k: v for k, v in facts.items() if k not in own})
     changes = store.changes()
@@ -226,7 +226,7 @@ def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
         return [(str(c["app_id"]).rpartition("/")[2], c["batch"], c["run_id"]) for c in past]
 
     store = load(folder).store
-    ended = [r for r in store.runs() if r.counts]
+    ended = [r for r in store.runs() if r.recorded]
     told = [(r.node, r.batch, r.run_id) for r in ended if r.version is not None]
     assert sorted(m for name in tables if not name.endswith(EVENTS) for m in made(name)) == sorted(told)
     for name in tables:

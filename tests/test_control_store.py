@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from strandline.control.coverage import NOTHING
 from strandline.control.ledger import RunRow
 from strandline.engine import control_store
 from strandline.engine.control_store import DeltaStore
@@ -17,7 +18,7 @@ from strandline.errors import Fenced, StrandlineError, SystemRefused, TableError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 ROW = RunRow(
-    "run", "p", "n", 0, "lake.t", "success", NOW, NOW, 0.1, 1, 1, 0, 0, 0, 0, None, "p/n/0", "{}", "[]", None
+    "run", "p", "n", 0, "lake.t", "success", NOW, NOW, 0.1, 1, 1, 0, 0, 0, 0, None, "p/n/0", NOTHING, "[]", None
 )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ class Lake:
         return sorted((tuple(r[n] for n in names) for r in found if not r.get("_is_deleted")), key=repr)
 
     def coverage(self, name="n"):
-        return json.loads(self.project.store.control(name)[0].coverage)
+        return self.project.store.control(name)[0].covered.as_dict()
 
 
 @pytest.fixture

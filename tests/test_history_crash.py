@@ -66,7 +66,7 @@ class Shop:
         return len(read_table(self.folder / "lake" / "t__events").rows)
 
     def batches(self):
-        runs = [r for r in self.project.store.runs(20) if r.counts and r.status != "unchanged"]
+        runs = [r for r in self.project.store.runs(20) if r.recorded and r.status != "unchanged"]
         return sorted((r.batch, r.inserted, r.updated, r.deleted) for r in runs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,7 +139,7 @@ def test_what_the_records_lost_of_the_batch_before_its_commit_still_says(place: 
     place.run(node())  # finishes the record of what has landed
     place.undo(run)
     assert place.ids() == [1, 2]
-    marks = [json.loads(r.coverage or "{}").get("marks") for r in place.project.store.all_control()]
+    marks = [r.covered.as_dict().get("marks") for r in place.project.store.all_control()]
     assert marks == [{"u": ["2", "bigint"]}]
 
 
@@ -394,7 +393,7 @@ def test_an_undo_under_another_name_of_the_project_puts_back_what_was_before(pla
     place.erp("INSERT INTO s VALUES (2, 'x', 2)")
     place.undo(place.run(kept))
     newest = max(place.project.store.all_control(), key=lambda r: r.updated_at)
-    assert newest.covered["marks"] == {"u": ["1", "bigint"]}
+    assert newest.covered.marks == {"u": ("1", "bigint")}
 
 
 @pytest.mark.parametrize("kind", [ALL, MARKED])
@@ -414,7 +413,7 @@ def test_another_name_of_the_connection_is_the_same_table(place: Place, kind: An
     place.undo(place.project.run(platform=place.platform) if kind is ALL else place.last)
     assert place.ids() == ([1, 1, 1, 2, 2, 3] if kind is ALL else [1, 2])
     newest = max(place.project.store.all_control(), key=lambda r: r.updated_at)
-    assert newest.covered.get("marks") == (None if kind is ALL else {"u": ["2", "bigint"]})
+    assert newest.covered.marks == ({} if kind is ALL else {"u": ("2", "bigint")})
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -69,7 +68,7 @@ class Shop:
 
     def mark(self, node: str) -> str | None:
         (row,) = self.project.store.control(node)
-        marks = json.loads(row.coverage or "{}").get("marks", {})
+        marks = row.covered.as_dict().get("marks", {})
         return marks["u"][0] if marks else None
 
 

@@ -100,7 +100,7 @@ class Shop:
     def records(self) -> dict[str, Any]:
         """What later runs go by."""
         kept = ("marks", "snapshot", "held", "kind", "notes")
-        rows = {r.node: json.loads(r.coverage or "{}") for r in self.project.store.all_control()}
+        rows = {r.node: r.covered.as_dict() for r in self.project.store.all_control()}
         holds = {n: sorted(h.key for h in found) for n, found in self.project.holds().items()}
         return {n: {k: c.get(k) for k in kept} for n, c in rows.items()} | {"holds": holds}
 

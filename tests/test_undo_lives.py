@@ -68,7 +68,7 @@ class Place:
         self.project.reject(last.run_id)
 
     def marks(self) -> list[Any]:
-        return [r.covered.get("marks", {}).get("u", [None])[0] for r in self.project.store.all_control()]
+        return [r.covered.marks.get("u", (None,))[0] for r in self.project.store.all_control()]
 
 
 @pytest.fixture

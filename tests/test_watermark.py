@@ -68,7 +68,7 @@ def test_a_mark_survives_as_text(type_, data):
 
 def test_an_instant_is_stored_in_utc():
     at = datetime(2024, 6, 15, 1, 2, 3, 4, tzinfo=UTC).astimezone(timezone(timedelta(hours=9)))
-    assert Mark(at, "timestamp").as_json() == ["2024-06-15 01:02:03.000004+00:00", "timestamp"]
+    assert Mark(at, "timestamp").as_json() == ("2024-06-15 01:02:03.000004+00:00", "timestamp")
 
 
 def test_a_mark_never_goes_back():

@@ -37,7 +37,6 @@ from strandline.strategy.append import Appending, Reread
 from strandline.strategy.changes import (
     ACTION,
     ChangeSet,
-    Counts,
     Proposal,
     Removals,
     evaluated,
@@ -52,7 +51,7 @@ from strandline.transform import registry
 from strandline.transform.metadata import metadata_columns, with_metadata, without_file
 from strandline.transform.registry import Detection, EngineContext
 from strandline.transform.sql import run_query
-from strandline.types import Column, Relation, Schema, Snapshot, Table, TableState
+from strandline.types import Column, Counts, Relation, Schema, Snapshot, Table, TableState
 from strandline.words import agree, plural
 
 

@@ -93,7 +93,7 @@ def _metadata_of(job: Job, input_: Input, describe: Callable[[Table], TableState
 def _check_marked(job: Job, rows: Relation, state: TableState) -> None:
     """A table that this node has not written may have columns of its own under the names of metadata."""
     for c in rows.schema:
-        if c.fold in METADATA and c.name in state.schema and c.fold not in state.metadata and not job.past.memory:
+        if c.fold in METADATA and c.name in state.schema and c.fold not in state.metadata and not job.past.memory.known:
             raise TableError(
                 f"{job.target.label} has a column `{c.name}` of its own; strandline keeps that name for its metadata",
                 hint="write another table, give the column another name, or leave ours out (add_metadata, a drop step)",
@@ -116,7 +116,7 @@ def _check_kept(job: Job, state: TableState) -> None:
             f"it was written with mode: upsert, and mode: {write.mode} would not keep that up",
             hint="set the mode back, or write another table",
         )
-    before = job.past.memory.get("keys", write.keys)
+    before = job.past.memory.keys or write.keys
     if write.keyed and {k.casefold() for k in before} != {k.casefold() for k in write.keys}:
         raise TableError(
             f"{job.target.label} was written with keys ({', '.join(before)}), and write.keys is "

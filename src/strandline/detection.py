@@ -11,7 +11,8 @@ from sqlglot import exp
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
-from strandline.control.ledger import FORMERLY, RECORDED, SINCE, UNDOES, Notebook
+from strandline.control.coverage import UNDOES
+from strandline.control.ledger import RECORDED, Notebook
 from strandline.control.watermark import decided_by
 from strandline.engine.base import Engine, LakeSource
 from strandline.engine.sources import key_runs
@@ -153,7 +154,7 @@ def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: 
     among = target_filter(look.job, look.engine, look.state)
     parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
-    noted = past.memory.get("notes") and past.notebook is not None
+    noted = past.memory.notes and past.notebook is not None
     return Absence(
         evidence,
         seen=None if evidence.rows.name == look.rows.name else evidence.rows,
@@ -170,8 +171,8 @@ def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: 
 
 
 def _snapshot(look: _Look) -> tuple[Absence, Empty]:
-    coverage, last = look.slice_.coverage, look.job.past.memory.get("snapshot")
-    if coverage.get("kind") != "full" and not look.config.snapshot_column:
+    coverage, last = look.slice_.coverage, look.job.past.memory.snapshot
+    if not coverage.whole and not look.config.snapshot_column:
         raise ReadError(
             f"{look.job.node.name}: snapshot_diff needs a full snapshot, but its source was read incrementally",
             hint="use mode: sql_compare, or mode: watermark_window, or read the source in full",
@@ -194,13 +195,13 @@ def _snapshot(look: _Look) -> tuple[Absence, Empty]:
         log.info("%s: the read found no new rows, so there is no new snapshot", look.job.node.name)
         scope = exp.false()
     rows = look.at_step
-    absence = _absence(look, Snapshot(rows), scope=scope, fresh=coverage.get("snapshot") != last)
+    absence = _absence(look, Snapshot(rows), scope=scope, fresh=coverage.snapshot != last)
     return absence, lambda measured: _no_key(look, absence, measured)
 
 
 def _quiet(look: _Look, last: Any) -> bool:
     """Did an incremental read find nothing new? Then it brought no snapshot, not an empty one."""
-    limited = look.job.inputs[0].read.limited and look.slice_.coverage.get("snapshot") == last
+    limited = look.job.inputs[0].read.limited and look.slice_.coverage.snapshot == last
     return limited and count(look.engine, look.at_step) == 0
 
 
@@ -418,9 +419,9 @@ def notes(engine: Engine, notebook: Notebook, job: Job) -> Relation:
     counted = counted.where(all_of([*same, one_of(col("status", "r"), RECORDED)]))
     names = ("key_hash", "verb", "streak", "run_id")
     newest = over(exp.RowNumber(), ["key_hash"], [ordered(col("batch"), desc=True)])
-    called = [(job.project.config.project, job.target.label), *job.past.memory.get(FORMERLY, ())]
+    called = [(job.project.config.project, job.target.label), *job.past.memory.formerly]
     here = any_of(all_of([eq(col("project", "c"), lit(p)), eq(col("target_table", "c"), lit(t))]) for p, t in called)
-    since = exp.GTE(this=col("batch", "c"), expression=lit(int(job.past.memory.get(SINCE, 0))))
+    since = exp.GTE(this=col("batch", "c"), expression=lit(job.past.memory.since or 0))
     mine = all_of([here, since, one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
     if "takes_back" in runs.schema:  # a run that was undone has noted nothing, nor has one that a commit outdid
         back = select(lit(1)).from_(table(runs.name, "u"))

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from strandline.control.ledger import UNDOES, ChangeRow
+from strandline.control.coverage import Coverage
+from strandline.control.ledger import ChangeRow
 from strandline.engine.delta_log import describe
 from strandline.engine.delta_past import Commit, Key, commits, rows_at, unreadable
 from strandline.errors import ReadError, UsageError
@@ -83,9 +84,9 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
 
 def _undone(store: DeltaStore, table: str, past: Sequence[Commit]) -> dict[str, str]:
     """The runs whose batches of a table were undone, each with the run that did it, as the records and it say."""
-    rows = [(json.loads(r.coverage or "{}"), r.run_id) for r in store.runs() if r.target_table == table and r.counts]
-    rows += [(c.record.get("coverage") or {}, str(c.record.get("run_id"))) for c in past]
-    return {str(coverage[UNDOES]): run_id for coverage, run_id in rows if coverage.get(UNDOES)}
+    rows = [(r.coverage, r.run_id) for r in store.runs() if r.target_table == table and r.recorded]
+    rows += [(Coverage.in_commit(c.record), str(c.record.get("run_id"))) for c in past]
+    return {coverage.undoes: run_id for coverage, run_id in rows if coverage.undoes}
 
 
 def _keys(job: Job, key: Mapping[str, Any]) -> dict[str, str | None]:
@@ -184,7 +185,7 @@ def _event(
 ) -> Event:
     run_id, batch = commit.record.get("run_id"), commit.record.get("batch")
     row = reasons.get((str(run_id), int(batch or 0)))
-    undoes = commit.record.get("coverage", {}).get(UNDOES)
+    undoes = Coverage.in_commit(commit.record).undoes
     if undoes:
         told, reason = "undone", f"run {undoes} was undone"
     elif not commit.record:

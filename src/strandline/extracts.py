@@ -75,9 +75,9 @@ def newest_value(job: Job, engine: Engine, rows: Relation, name: str) -> Newest:
 
 def _judged(job: Job, column: Column, highest: Any, after: int = 0) -> Newest:
     """An extract by its value: the newest, or none where a newer one was compared before."""
-    last = job.past.memory.get("snapshot")
+    last = job.past.memory.snapshot
     if highest is None:  # empty, and so no newer one: what was compared before stays the newest
-        return Newest(last or [None, column.type])
+        return Newest(last or (None, column.type))
     mark = Mark(highest, column.type)
     if last is not None and _older(mark, last):
         text = f"the newest snapshot {mark.as_json()[0]} is older than {last[0]}, which was compared before"
@@ -87,7 +87,7 @@ def _judged(job: Job, column: Column, highest: Any, after: int = 0) -> Newest:
 
 def _older(newest: Mark, last: Any) -> bool:
     """Snapshots are compared when both were told by a column of one type."""
-    if not isinstance(last, list) or last[0] is None or last[1] != newest.type:
+    if not isinstance(last, tuple) or last[0] is None or last[1] != newest.type:
         return False
     return bool(newest.value < Mark.from_json(last).value)
 
@@ -123,8 +123,8 @@ def _made(job: Job, engine: Engine, rows: Relation, name: str) -> tuple[Relation
 
 def _refuse_names(job: Job, names: list[str]) -> None:
     """Names must say which extract is newer; the name of the one that was compared last is one of them."""
-    last = job.past.memory.get("snapshot")
-    if isinstance(last, list) and last[0] is not None and last[1] == "string":
+    last = job.past.memory.snapshot
+    if isinstance(last, tuple) and last[0] is not None and last[1] == "string":
         names = [*names, str(last[0])]
     if clash := _clash(names):
         one, other = clash

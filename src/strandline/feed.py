@@ -12,6 +12,7 @@ from logging import INFO, WARNING
 
 from sqlglot import exp
 
+from strandline.control.coverage import Pin
 from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine, FeedSource, Scan
 from strandline.errors import ReadError
@@ -62,9 +63,9 @@ class Sources:
         _, state = source_of(self.job.project, self.job.node, input_, self.engine.describe)
         return state
 
-    def pins(self) -> dict[str, list[object]]:
+    def pins(self) -> dict[str, Pin]:
         """The id and version of every lake table, for the records; positions of other loads stay."""
-        found = dict(self.job.past.memory.get("sources", {}))
+        found = dict(self.job.past.memory.sources)
         labels = {i.label for i in self.job.inputs}
         found = {k: v for k, v in found.items() if "#" in k and k.split("#")[0] in labels}
         for input_ in self.job.inputs:
@@ -110,9 +111,9 @@ class Sources:
 
     def position(self, input_: Input) -> tuple[str, int] | None:
         """The table and the version that were processed last; None when nothing was."""
-        found = None if self.fresh else self.job.past.memory.get("sources", {}).get(input_.key)
+        found = None if self.fresh else self.job.past.memory.sources.get(input_.key)
         if found:
-            return str(found[0]), int(found[1])
+            return found.table_id, found.version
         start, state = input_.read.feed.from_version if input_.read.feed else None, self.states[input_.alias]
         if start is None or state is None:
             return None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from strandline.control.ledger import UNDOES, RunRow
+from strandline.control.ledger import RunRow
 from strandline.engine.delta_log import describe
 from strandline.errors import CommitConflict, UndoRefused, UsageError
 from strandline.job import Job
@@ -45,10 +44,10 @@ def half_undone(jobs: Sequence[Job], runner: Runner, running: Collection[str]) -
     for job in (j for j in jobs if j.node.name in running):  # it may have landed and died before its record
         with suppress(CommitConflict):  # what only a run can tell
             history = [*runner.unrecorded(job, describe), *history]
-    mine = [r for r in history if r.project == project.config.project and r.counts]
+    mine = [r for r in history if r.project == project.config.project and r.recorded]
     begun: dict[str, list[RunRow]] = {}
     for row in mine:
-        if (undone := json.loads(row.coverage or "{}").get(UNDOES)) and not _by_the_run(jobs, row, undone, history):
+        if (undone := row.coverage.undoes) and not _by_the_run(jobs, row, undone, history):
             begun.setdefault(undone, []).append(row)
     found = []
     for run_id, rows in begun.items():
@@ -71,4 +70,4 @@ def _by_the_run(jobs: Sequence[Job], row: RunRow, undone: str, history: Sequence
 def _went_on(undo: RunRow, history: Sequence[RunRow]) -> bool:
     """Has a run worked on the node since it was taken back?"""
     later = (r for r in history if r.node == undo.node and r.batch > undo.batch)
-    return any(not json.loads(r.coverage or "{}").get(UNDOES) for r in later)
+    return any(not r.coverage.undoes for r in later)

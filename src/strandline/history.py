@@ -19,6 +19,7 @@ from strandline.batch import Landing, Outcome, Reconciled, Transformed
 from strandline.checks import check_columns
 from strandline.config.deletes import DeleteDetectionConfig
 from strandline.config.writes import instant
+from strandline.control.coverage import NOTHING
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import TableError, TransformError
@@ -45,20 +46,11 @@ from strandline.sql.expr import (
 )
 from strandline.strategy import decisions, events, fold
 from strandline.strategy.announced import ANNOUNCED, announcing
-from strandline.strategy.changes import (
-    ACTION,
-    ChangeSet,
-    Counts,
-    Proposal,
-    Removals,
-    evaluated,
-    key_ranges,
-    range_measures,
-)
+from strandline.strategy.changes import ACTION, ChangeSet, Proposal, Removals, evaluated, key_ranges, range_measures
 from strandline.strategy.events import BATCH, INSTANT, TIMES, Course
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question
-from strandline.types import Relation, Schema, Table, TableState
+from strandline.types import Counts, Relation, Schema, Table, TableState
 from strandline.words import agree, plural
 
 
@@ -346,7 +338,7 @@ def folded(job: Job, engine: Engine, touched: Touched, course: Course, state: Ta
     types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
     made = Reconciled(shape, proposal, target, batches.new_system(roles, state, types))
     changes = evaluated(proposal, staged.relation, counts, key_ranges(staged.measures))
-    return Outcome(Slice({}, [], {}, {}), touched.keys, made, changes)
+    return Outcome(Slice({}, [], {}, NOTHING), touched.keys, made, changes)
 
 
 def unfolded(job: Job, engine: Engine, batch: int, state: TableState | None) -> Outcome:

@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
 from strandline.config.writes import EVENTS
-from strandline.control.ledger import MODE, Notebook
+from strandline.control.coverage import NO_BATCH, NOTHING, Before, Coverage
+from strandline.control.ledger import Notebook
 from strandline.control.watermark import Mark
 from strandline.guard.policy import combines, detection_of
 from strandline.plan.reading import Input, inputs, is_lake, origin, table_of
@@ -24,21 +24,7 @@ class Feed:
     """How a lake table was last fed: the number of the batch, and what it covered."""
 
     batch: int
-    coverage: Mapping[str, Any]
-
-    @property
-    def whole(self) -> bool:
-        return self.coverage.get("kind") == "full"
-
-    @property
-    def mode(self) -> str | None:
-        """How it was written; older records do not say."""
-        return self.coverage.get(MODE)
-
-    @property
-    def lacks(self) -> tuple[str, ...]:
-        """The columns of the table that the source no longer had: its rows hold NULL there, and nobody said so."""
-        return tuple(self.coverage.get("lacks", ()))
+    coverage: Coverage
 
 
 @dataclass(frozen=True)
@@ -54,15 +40,15 @@ class Planned:
 class Past:
     """What earlier runs left behind."""
 
-    memory: Mapping[str, Any] = field(default_factory=dict)  # what the last finished batch covered
-    before: Mapping[str, Any] = field(default_factory=dict)  # the same, and its number, as an undo puts it back
+    memory: Coverage = NOTHING  # what the last finished batch covered
+    before: Before = NO_BATCH  # the same, and its number, as an undo puts it back
     feed: Callable[[Table], Feed | None] = lambda _: None  # how a table was last fed
     notebook: Notebook | None = None
     approved: str | None = None  # the run whose held deletes a person has approved
     first: bool = False  # a person has said that this may be a first run, whatever on_first_run says
 
     def marks(self) -> dict[str, Mark]:
-        return {name: Mark.from_json(pair) for name, pair in self.memory.get("marks", {}).items()}
+        return {name: Mark.from_json(pair) for name, pair in self.memory.marks.items()}
 
 
 @dataclass(frozen=True)
@@ -114,7 +100,7 @@ class Job:
     @property
     def keys(self) -> list[str]:
         """The keys of its table, in the order in which they were first given: notes of single keys go by it."""
-        order = {k.casefold(): i for i, k in enumerate(self.past.memory.get("keys", ()))}
+        order = {k.casefold(): i for i, k in enumerate(self.past.memory.keys or ())}
         return sorted(self.node.write.keys, key=lambda k: order.get(k.casefold(), len(order)))
 
     @property
@@ -127,10 +113,10 @@ class Job:
     @property
     def at(self) -> datetime:
         """The instant this batch writes into tables: the run's, but always later than the last batch's."""
-        last = self.past.memory.get("at")
-        if not last:
+        last = self.past.memory.at
+        if last is None:
             return self.clock.now
-        return max(self.clock.now, datetime.fromisoformat(last) + timedelta(microseconds=1))
+        return max(self.clock.now, last + timedelta(microseconds=1))
 
     @property
     def follows(self) -> bool:
@@ -145,7 +131,7 @@ class Job:
         writer = self.writer(lake)
         if writer is None:
             feed = self.past.feed(lake)
-            return feed is not None and feed.mode == "overwrite" and not feed.whole
+            return feed is not None and feed.coverage.mode == "overwrite" and not feed.coverage.whole
         return writer.write.mode == "overwrite" and any(r.limited for _, r in writer.reads())
 
     @property

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from strandline.batch import Landing
-from strandline.control.ledger import TABLE, Batch
+from strandline.control.coverage import Coverage
+from strandline.control.ledger import Batch
 from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine
 from strandline.engine.delta_past import since
@@ -20,8 +21,8 @@ from strandline.plan.worth import feed_worth
 from strandline.ready import Ready
 from strandline.recording import Ending, Recorder
 from strandline.result import NodeResult
-from strandline.strategy.changes import METADATA, ChangeSet, Counts
-from strandline.types import Column, Commit, Table, TableState
+from strandline.strategy.changes import METADATA, ChangeSet
+from strandline.types import Column, Commit, Counts, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Lander:
             raise refusal
         job, state, changes = self.job, self.state, ready.changes
         if state is not None:
-            ready = replace(ready, coverage={**ready.coverage, TABLE: state.table_id})
-        coverage, version, name, said = dict(ready.coverage), None, job.node.name, list(ready.warnings)
+            ready = replace(ready, coverage=replace(ready.coverage, table=state.table_id))
+        coverage, version, name, said = ready.coverage, None, job.node.name, list(ready.warnings)
         self._note(ready)
         if ready.events is not None:
             now = self.engine.describe(job.target) if changes.base is not None else None
@@ -60,9 +61,9 @@ class Lander:
                 version, overlooked = self._apply(ready)
             said += overlooked
         counts = changes.counts or self._committed()
-        coverage["target"] = version if version is not None else self._version(ready)
+        coverage = replace(coverage, target=version if version is not None else self._version(ready))
         if state is None and (new := self.engine.describe(job.target)):
-            coverage[TABLE] = new.table_id
+            coverage = replace(coverage, table=new.table_id)
         read = ready.rows_read()
         if advice := feed_worth(job, read):
             log.info("%s: %s", name, advice)
@@ -84,7 +85,7 @@ class Lander:
         now = self.engine.describe(self.job.target) if self._evolves(ready, commits=False) else self.state
         return now.version if now else None
 
-    def _land_events(self, events: Landing, coverage: Mapping[str, Any]) -> None:
+    def _land_events(self, events: Landing, coverage: Coverage) -> None:
         """Commit the events of a history: from here on the batch has landed, whatever happens to this runner."""
         with step(self.job.node.name, "events"):
             if events.state is not None and events.added:
@@ -101,7 +102,7 @@ class Lander:
     def _unmarked(self, ready: Ready) -> list[Column]:
         """The metadata columns that this node wrote before there were marks."""
         state, changes = self.state, ready.changes
-        if state is None or changes.base is not None or not self.job.past.memory:
+        if state is None or changes.base is not None or not self.job.past.memory.known:
             return []
         known = {*state.metadata, *(name.casefold() for name in state.system)}
         return [c for c in changes.columns if c.fold in METADATA and c.name in state.schema and c.fold not in known]
@@ -145,7 +146,7 @@ class Lander:
             version = self._commit(target, changes, ready.coverage)
         except DuplicateKeys:  # found inside a first commit, which is then not made
             raise ready.duplicates() from None
-        other = delta_log.overlooked(target, version, changes, self.this.token, {"coverage": ready.coverage})
+        other = delta_log.overlooked(target, version, changes, self.this.token, {"coverage": ready.coverage.as_dict()})
         if other is None:
             return version, []
         run_id = self.this.token.run_id
@@ -154,10 +155,10 @@ class Lander:
         log.warning("%s: %s", self.job.node.name, told)
         return version, [told]
 
-    def _commit(self, table: Table, changes: ChangeSet, coverage: Mapping[str, Any]) -> int:
+    def _commit(self, table: Table, changes: ChangeSet, coverage: Coverage) -> int:
         """One commit under the batch's token; an error when the number turns out to be another runner's."""
         name, token = self.job.node.name, self.this.token
-        record = {"coverage": dict(coverage), "counts": asdict(changes.counts) if changes.counts else None}
+        record = {"coverage": coverage.as_dict(), "counts": asdict(changes.counts) if changes.counts else None}
         point("commit.before", name)
         try:
             self._unless_taken(table, partial(self.engine.apply, table, changes, token, record))

@@ -14,6 +14,7 @@ from typing import Any
 
 from strandline.batch import Landing
 from strandline.config.load import Project
+from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
 from strandline.engine.plan_rows import write_rows
@@ -22,8 +23,8 @@ from strandline.errors import StalePlan, UsageError
 from strandline.guard.verdict import Verdict
 from strandline.ready import Entry, Ready
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ChangeSet, Counts, Removals
-from strandline.types import Column, Relation, Schema, Table, TableState
+from strandline.strategy.changes import ChangeSet, Removals
+from strandline.types import Column, Counts, Relation, Schema, Table, TableState
 
 _FORMAT = 3
 
@@ -137,7 +138,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         "batch": entry.batch,
         "target": [entry.target.table_id, entry.target.version] if entry.target else None,
-        "coverage": dict(ready.coverage),
+        "coverage": ready.coverage.as_dict(),
         "rows_read": ready.rows_read(),
         "versions": dict(ready.versions),
         "added": _columns(ready.added),
@@ -208,7 +209,7 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
     read = facts["rows_read"]
     ready = Ready(
         _changes_from_json(facts["changes"]),
-        facts["coverage"],
+        Coverage.from_dict(facts["coverage"]),
         lambda: read,
         facts["versions"],
         tuple(_schema(facts["added"])),

@@ -51,7 +51,7 @@ def _arrived(job: Job, engine: Engine, slice_: Slice, made: Transformed) -> tupl
     (input_,) = job.inputs
     sources = Sources(job, engine, fresh=False, silent=True)
     stirred, feed = sources.stirred(input_), feed_of(job, input_)
-    if stirred and feed is not None and feed.mode == "overwrite" and sources.position(input_) is not None:
+    if stirred and feed is not None and feed.coverage.mode == "overwrite" and sources.position(input_) is not None:
         return None, None  # the table holds what its newest batch read
     moved = sources.moved(input_) if stirred else QUIET
     if moved.unknown is None and moved.came:

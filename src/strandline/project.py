@@ -11,25 +11,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.boundary import boundary, failed, placed
+from strandline.boundary import failed, placed
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, secret_values
 from strandline.control.foreseen import Foreseen
 from strandline.control.holds import open_holds
-from strandline.control.ledger import ChangeRow
+from strandline.control.ledger import ChangeRow, Store
 from strandline.engine import connect, staging
 from strandline.engine.base import Platform
 from strandline.errors import StrandlineError, UsageError, did_you_mean
 from strandline.faults import point
 from strandline.job import Job, Past, Planned
 from strandline.journal import run_log
+from strandline.loop import Loop
 from strandline.observer import Observer
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
 from strandline.retry import Checkpoint, Left, Retry, folder_of, kept, known, left
 from strandline.run import Runner
-from strandline.schedule import STOPS, walk
+from strandline.schedule import STOPS
 from strandline.together import Together, with_others
 from strandline.types import Clock
 
@@ -81,39 +82,31 @@ class StrandlineProject:
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
-        watch = observer or Observer()
         chosen = exactly if exactly is not None else self.graph.select(_patterns(select))
-        at = clock or Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
+        at = clock or _now()
+        runner = self._runner()
         tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
         approvals = dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
         checkpoint = self._checkpoint(runner.run_id, chosen, approved=approvals)
-        errors: list[StrandlineError] = []
+        loop = Loop(self.config, self.graph, observer or Observer(), checkpoint)
 
         def batch(job: Job) -> NodeResult:
             with platform_.workspace(job.node.name) as engine:
                 return runner.run(job, engine)
 
         def work(name: str) -> NodeResult:
-            watch.started(name)
             job = Job(self.config, self._node(name), at, past=Past(approved=approvals.get(name), first=first))
-            with boundary(self.config, name, errors) as result:
-                result.append(tried(name, lambda: batch(job)))
-            return result[0]
-
-        def done(result: NodeResult) -> None:
-            checkpoint.done(result)
-            watch.finished(result)
+            return tried(name, lambda: batch(job))
 
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
         with logged, self._platform(platform) as platform_:
             point("run.start")
             with checkpoint.at_work():
-                watch.engine_ready()
-                together = Together(self.config, runner, _run_id(Clock(datetime.now(UTC))), platform_, errors)
-                results = walk(self.graph, chosen, threads, work, done, together)
+                loop.watch.engine_ready()
+                together = Together(self.config, runner, _run_id(_now()), platform_, loop.errors)
+                results = loop.over(chosen, work, threads, together)
                 point("run.end")
-        return self._result(runner, results, errors, check=check)
+        return self._result(runner, results, loop.errors, check=check)
 
     @property
     def _checkpoints(self) -> Path:
@@ -172,27 +165,24 @@ class StrandlineProject:
         """
         from strandline.planfile import writing
 
-        watch = observer or Observer()
         planned: dict[str, Planned] = {}
-        clock = Clock(datetime.now(UTC))
-        runner = Runner(Foreseen(self.store), _run_id(clock), secret_values(self.config.config))
+        clock = _now()
+        runner = self._runner(Foreseen(self.store))
+        loop = Loop(self.config, self.graph, observer or Observer())
         keeping = writing(out, self.config)
         with keeping as writer, self._platform(platform) as platform_, platform_.workspace("plan") as engine:
-            watch.engine_ready()
+            loop.watch.engine_ready()
 
             def work(name: str) -> NodeResult:
-                watch.started(name)
                 job = Job(self.config, self._node(name), clock, planned)
-                with boundary(self.config, name, []) as results:
-                    result, left = runner.plan(job, engine)
-                    if left is not None:
-                        planned[job.target.location] = left[0]
-                    if writer is not None:
-                        writer.add(name, left[1] if left else None, engine)
-                    results.append(result)
-                return results[0]
+                result, left = runner.plan(job, engine)
+                if left is not None:
+                    planned[job.target.location] = left[0]
+                if writer is not None:
+                    writer.add(name, left[1] if left else None, engine)
+                return result
 
-            results = walk(self.graph, self.graph.select(_patterns(select)), 1, work, watch.finished)
+            results = loop.over(self.graph.select(_patterns(select)), work)
             plan = PlanResult(results)
             if writer is not None and plan.whole:
                 writer.close([r.name for r in results if r.status == "skipped"])
@@ -210,28 +200,21 @@ class StrandlineProject:
         """Apply a plan from its file, exactly; a stale plan is an error, and none of it is written."""
         from strandline.planfile import PlanFile
 
-        watch, clock = observer or Observer(), Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
-        errors: list[StrandlineError] = []
+        clock, runner = _now(), self._runner()
         with staging.scratch("plan") as folder:
             plan = PlanFile.open(Path(path), self.config, folder)
             chosen = [n for n in self.graph.order if n in plan.entries or n in plan.skipped]
             checkpoint = self._checkpoint(runner.run_id, chosen, plan=True)
+            loop = Loop(self.config, self.graph, observer or Observer(), checkpoint)
 
             def work(name: str) -> NodeResult:
-                watch.started(name)
-                with boundary(self.config, name, errors) as result, platform_.workspace(name) as engine:
+                with platform_.workspace(name) as engine:
                     job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
-                    result.append(runner.follow(job, engine, plan.entry(name, engine)))
-                return result[0]
-
-            def done(result: NodeResult) -> None:
-                checkpoint.done(result)
-                watch.finished(result)
+                    return runner.follow(job, engine, plan.entry(name, engine))
 
             logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
             with logged, self._platform(platform) as platform_:
-                watch.engine_ready()
+                loop.watch.engine_ready()
                 touched = [n for n in self.graph.order if n in plan.entries or n in plan.landed]
                 self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
                 with platform_.workspace("plan") as engine:
@@ -239,9 +222,9 @@ class StrandlineProject:
                         job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
                         entry.check(job, job.batch, engine.describe(job.target), engine.describe)
                 with checkpoint.at_work():
-                    together = Together(self.config, runner, _run_id(clock), platform_, errors)
-                    results = walk(self.graph, chosen, 1, work, done, together)
-        return self._result(runner, results, errors, check=check)
+                    together = Together(self.config, runner, _run_id(clock), platform_, loop.errors)
+                    results = loop.over(chosen, work, 1, together)
+        return self._result(runner, results, loop.errors, check=check)
 
     @staticmethod
     def _result(runner: Runner, results: list[NodeResult], errors: list[StrandlineError], *, check: bool) -> RunResult:
@@ -276,8 +259,7 @@ class StrandlineProject:
         from strandline.engine.delta_log import describe
 
         holds = self._held.of_run(run_id)
-        clock = Clock(datetime.now(UTC))
-        runner = Runner(self.store, _run_id(clock), secret_values(self.config.config))
+        clock, runner = _now(), self._runner()
         results = [runner.reject(Job(self.config, self._node(n), clock), rows, describe) for n, rows in holds.items()]
         return RunResult(runner.run_id, "success", results)
 
@@ -295,48 +277,40 @@ class StrandlineProject:
         """
         from strandline.undo import foreseen, undo_node
 
-        watch = observer or Observer()
-        runner = Runner(self.store, _run_id(Clock(datetime.now(UTC))), secret_values(self.config.config))
-        errors: list[StrandlineError] = []
-        results: list[NodeResult] = []
+        runner = self._runner()
+        loop = Loop(self.config, self.graph, observer or Observer())
+
+        def work(name: str) -> NodeResult:
+            job, taking = chosen[name]
+            with platform_.workspace(name) as engine:
+                return foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking)
+
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
         with logged, self._platform(platform) as platform_:
-            chosen = self._to_undo(run_id, runner, platform_, dry_run=dry_run)
+            takings = self._to_undo(run_id, runner, platform_, dry_run=dry_run)
+            chosen = {job.node.name: (job, taking) for job, taking in takings}
             holds = open_holds(self.store.changes(), run_id)
-            held = {job.node.name: len(holds[t.table]) for job, t in chosen if t.table in holds}
-            watch.chosen([job.node.name for job, _ in chosen])
-            watch.engine_ready()
-            for job, taking in chosen:
-                name = job.node.name
-                if errors:
-                    results.append(NodeResult(name, "skipped", warnings=["not taken back: the undo stopped before it"]))
-                    continue
-                watch.started(name)
-                with boundary(self.config, name, errors) as found, platform_.workspace(name) as engine:
-                    found.append(foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking))
-                results += found
-                watch.finished(found[0])
-        status = self._result(runner, results, errors, check=False).status
+            held = {name: len(holds[t.table]) for name, (_, t) in chosen.items() if t.table in holds}
+            loop.watch.chosen(list(chosen))
+            loop.watch.engine_ready()
+            results = loop.in_line(list(chosen), work, "not taken back: the undo stopped before it")
+        status = self._result(runner, results, loop.errors, check=False).status
         return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run, held=held)
 
     def _to_undo(self, run_id: str, runner: Runner, platform: Platform, *, dry_run: bool) -> list[tuple[Job, Taking]]:
         """The batches of a run to take back, the last first; records are finished before, unless it is a dry run."""
         from strandline.undo import Undo
 
-        clock = Clock(datetime.now(UTC))
-        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
         busy = [r for r in kept(self._checkpoints).runs if not r.over and staging.alive(r.owner)]
-        undo = Undo(run_id, jobs, runner, self.graph, busy)
+        undo = Undo(run_id, self._jobs(), runner, self.graph, busy)
         return undo.foreseen() if dry_run else undo.settled(lambda job: self._settle(runner, [job], platform))
 
     def half_undone(self) -> list[HalfUndone]:
         """The undos that were left half-way, and are finished by asking for them again."""
         from strandline.halfway import half_undone
 
-        clock = Clock(datetime.now(UTC))
-        jobs = [Job(self.config, self._node(n), clock) for n in self.graph.order]
         running = {r.node for r in self.store.all_control() if r.batch_status == "RUNNING"}
-        return half_undone(jobs, Runner(self.store, _run_id(clock), secret_values(self.config.config)), running)
+        return half_undone(self._jobs(), self._runner(), running)
 
     @staticmethod
     def _settle(runner: Runner, jobs: Iterable[Job], platform: Platform) -> None:
@@ -358,14 +332,13 @@ class StrandlineProject:
     def _held(self) -> Held:
         from strandline.held import Held
 
-        clock = Clock(datetime.now(UTC))
-        return Held(self.store.changes(), [Job(self.config, self._node(n), clock) for n in self.graph.order])
+        return Held(self.store.changes(), self._jobs())
 
     def explain(self, node: str, key: Mapping[str, Any]) -> Story:
         """What became of one row, batch by batch, and why; a key is a value, or a text: `NULL` is NULL."""
         from strandline.explain import explain
 
-        job = Job(self.config, self._node(node), Clock(datetime.now(UTC)))
+        job = Job(self.config, self._node(node), _now())
         with placed(self.config, node):
             return explain(job, self.store, key)
 
@@ -373,9 +346,18 @@ class StrandlineProject:
         """The SQL that a node will run, as one readable statement; sources are looked at, nothing is written."""
         from strandline.compiled import compile_node
 
-        job = Job(self.config, self._node(node), Clock(datetime.now(UTC)), past=Past(first=True))
+        job = Job(self.config, self._node(node), _now(), past=Past(first=True))
         with self._platform(platform) as platform_, placed(self.config, node), platform_.workspace(node) as engine:
             return compile_node(Runner(self.store, "compile").next_job(job, engine.describe), engine)
+
+    def _runner(self, store: Store | None = None) -> Runner:
+        """A runner with an id of its own."""
+        return Runner(store or self.store, _run_id(_now()), secret_values(self.config.config))
+
+    def _jobs(self) -> list[Job]:
+        """A job for each node, in the graph's order."""
+        clock = _now()
+        return [Job(self.config, self._node(n), clock) for n in self.graph.order]
 
     def _node(self, name: str) -> NodeConfig:
         for node in self.config.config.nodes:
@@ -410,6 +392,10 @@ def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProj
 
 def _patterns(select: str | Iterable[str] | None) -> list[str]:
     return [select] if isinstance(select, str) else list(select or [])
+
+
+def _now() -> Clock:
+    return Clock(datetime.now(UTC))
 
 
 def _run_id(clock: Clock) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from strandline import batch as batches
 from strandline import history, slices, target_filter, through
@@ -14,7 +13,8 @@ from strandline.boundary import failed
 from strandline.changelog import change_rows, evidence, sample_deletes
 from strandline.checks import check_required
 from strandline.config.deletes import DeleteDetectionMode
-from strandline.control.ledger import BEFORE, FORMERLY, MODE, ORIGINS, READS, SINCE, ChangeRow
+from strandline.control.coverage import Coverage
+from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine
 from strandline.errors import DuplicateKeys, StalePlan, StrandlineError, TransformError
 from strandline.faults import point
@@ -24,8 +24,8 @@ from strandline.journal import step
 from strandline.plan.reading import is_lake
 from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ChangeSet, Counts, Removals, after, measures
-from strandline.types import Column, Table, TableState, Token
+from strandline.strategy.changes import ChangeSet, Removals, after, measures
+from strandline.types import Column, Counts, Table, TableState, Token
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
 """Ways of finding deletes that do not look at every row of the table."""
@@ -36,7 +36,7 @@ class Ready:
     """A batch that only needs to be applied: by the run that prepared it, or later from a plan."""
 
     changes: ChangeSet
-    coverage: Mapping[str, Any]
+    coverage: Coverage
     rows_read: Callable[[], int | None]
     versions: Mapping[str, int]
     added: Sequence[Column] = ()
@@ -73,22 +73,21 @@ class Entry:
             if then != now:
                 raise StalePlan(f"{self.name}: {events.table.label} was at {_seen(then)}, and is at {_seen(now)}")
         for input_ in job.inputs:
-            pin = self.ready.coverage.get("sources", {}).get(input_.key)
+            pin = self.ready.coverage.sources.get(input_.key)
             lake = describe(slices.lake_of(job, input_)) if pin else None
-            if pin and (lake is None or [lake.table_id, lake.version] != list(pin[:2])):
+            if pin and (lake is None or (lake.table_id, lake.version) != (pin.table_id, pin.version)):
                 now = (lake.table_id, lake.version) if lake else None
-                raise StalePlan(f"{self.name}: {input_.label} was at version {pin[1]}, and is at {_seen(now)}")
+                raise StalePlan(f"{self.name}: {input_.label} was at version {pin.version}, and is at {_seen(now)}")
 
-    def coverage(self, job: Job, describe: Callable[[Table], TableState | None]) -> dict[str, Any]:
+    def coverage(self, job: Job, describe: Callable[[Table], TableState | None]) -> Coverage:
         """What the batch covers, with the versions of the sources that the same plan has written by now."""
-        coverage = dict(self.ready.coverage)
-        sources = dict(coverage.get("sources", {}))
+        sources = dict(self.ready.coverage.sources)
         for input_ in job.inputs:
             if is_lake(job.project, input_.read) and input_.key not in sources:
                 state = describe(slices.lake_of(job, input_))
                 if state is not None:
                     sources[input_.key] = slices.pin(job, state, slices.feed_of(job, input_))
-        return {**coverage, "sources": sources}
+        return replace(self.ready.coverage, sources=sources)
 
 
 def _seen(state: tuple[str, int] | None) -> str:
@@ -110,7 +109,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
 
 def _still_held(job: Job, outcome: Outcome) -> Outcome:
     """A batch that does not look for deletes decides about none: what is held for a person stays held."""
-    held, counts = int(job.past.memory.get("held", 0)), outcome.changes.counts
+    held, counts = int(job.past.memory.held), outcome.changes.counts
     if not held or counts is None or outcome.made.finding is not None or not job.node.write.keyed:
         return outcome
     return replace(outcome, changes=replace(outcome.changes, counts=replace(counts, held=held)))
@@ -138,26 +137,32 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     return outcome
 
 
-def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
+def _coverage(job: Job, outcome: Outcome) -> Coverage:
     """What this batch covers, for the next ones to know."""
-    coverage = {**outcome.slice.coverage, READS: sorted(i.label for i in job.inputs), MODE: job.node.write.mode}
-    lacks = [c.name for c in outcome.made.fit.kept]
-    if lacks and not job.node.write.keyed:  # by keys, the stored values stay
-        coverage["lacks"] = lacks
-    memory = job.past.memory
-    coverage |= {k: memory[k] for k in (FORMERLY, SINCE) if k in memory} if memory else {SINCE: job.batch}
-    coverage |= {ORIGINS: job.origins, BEFORE: job.past.before}
-    if job.node.write.keyed:
-        coverage["at"] = job.at.isoformat()
-        coverage["keys"] = job.keys
-    m, counts = outcome.measured, outcome.changes.counts
-    if m:
-        new = outcome.verdict.found if outcome.verdict and outcome.verdict.kind == "hold" else 0
-        open_ = m["open"] + m["silenced"] + m["missing"] + new
-        before = int(job.past.memory.get("notes", 0))
-        coverage["notes"] = open_ if _looked_at_all(job, outcome) else max(open_, before)
-        coverage["held"] = counts.held if counts else 0
-    return coverage
+    memory, keyed, counts = job.past.memory, job.node.write.keyed, outcome.changes.counts
+    looked = bool(outcome.measured)
+    return replace(
+        outcome.slice.coverage,
+        reads=tuple(sorted(i.label for i in job.inputs)),
+        origins=tuple(job.origins),
+        mode=job.node.write.mode,
+        keys=tuple(job.keys) if keyed else None,
+        at=job.at if keyed else None,
+        lacks=() if keyed else tuple(c.name for c in outcome.made.fit.kept),  # by keys, the stored values stay
+        notes=_open_notes(job, outcome) if looked else 0,
+        held=counts.held if looked and counts else 0,
+        formerly=memory.formerly,
+        since=memory.since if memory.known else job.batch,
+        before=job.past.before,
+    )
+
+
+def _open_notes(job: Job, outcome: Outcome) -> int:
+    """How many keys have an open note after this batch."""
+    m, verdict = outcome.measured, outcome.verdict
+    new = verdict.found if verdict and verdict.kind == "hold" else 0
+    found = int(m["open"] + m["silenced"] + m["missing"] + new)
+    return found if _looked_at_all(job, outcome) else max(found, job.past.memory.notes)
 
 
 def _looked_at_all(job: Job, outcome: Outcome) -> bool:
@@ -214,11 +219,7 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         job.node.name,
         "failed" if refusal else done,
         outcome.slice.rows_read,
-        counts.inserted,
-        counts.updated,
-        counts.deleted,
-        counts.reopened,
-        counts.held,
+        counts,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(outcome.warnings),
         error=failed(job.project, job.node.name, refusal).error if refusal else None,

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from strandline.config.resolve import redact
 from strandline.control import fence, ledger
-from strandline.control.ledger import UNDOES, Batch, RunRow, Store
+from strandline.control.coverage import NOTHING, Coverage
+from strandline.control.ledger import Batch, RunRow, Store
 from strandline.errors import Fenced, StrandlineError, internal, panics_told, taken
 from strandline.faults import point
 from strandline.job import Job
 from strandline.journal import step, timings
 from strandline.result import NodeResult
-from strandline.strategy.changes import Counts
 from strandline.switches import enabled
+from strandline.types import Counts
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Ending:
     rows_read: int | None
     version: int | None
     versions: Mapping[str, int] = field(default_factory=dict)
-    coverage: Mapping[str, Any] = field(default_factory=dict)
+    coverage: Coverage = NOTHING
     warnings: Sequence[str] = ()
     recovery: str | None = None
     made: bool = False  # did it commit anything, be it events alone?
@@ -48,7 +48,7 @@ class Recovered:
     @property
     def remark(self) -> str:
         """What is told of another run's batch: its rows are not those of whoever finished its record."""
-        counts = {v: getattr(self.result, v) for v in ("inserted", "updated", "deleted", "reopened")}
+        counts = {verb: n for verb, n in self.result.counts.shown.items() if verb != "held"}
         done = ", ".join(f"{n} row{'s' if n > 1 else ''} {verb}" for verb, n in counts.items() if n)
         whose = f"{done or 'nothing changed'} by run {self.run_id}"
         return f"finished the record of batch {self.batch} ({whose}), {self.why}"
@@ -64,10 +64,7 @@ class Recovered:
             result,
             status="held" if result.held else "success" if version is not None else "unchanged",
             rows_read=sum(read) if read else None,
-            inserted=mine.inserted + result.inserted,
-            updated=mine.updated + result.updated,
-            deleted=mine.deleted + result.deleted,
-            reopened=mine.reopened + result.reopened,
+            counts=result.counts.plus_written(mine.counts),
             version=version,
             warnings=[*mine.warnings, *result.warnings],
         )
@@ -107,7 +104,7 @@ class Recorder:
             point("log.before", node)
             row = self.log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
             point("log.after", node)
-            result, coverage = _as_told(result, row), json.loads(row.coverage or "{}")
+            result = _as_told(result, row)
             done = ledger.control_rows(
                 this,
                 "SUCCESS",
@@ -115,7 +112,7 @@ class Recorder:
                 rows_read=end.rows_read,
                 rows_written=end.counts.written,
                 versions=end.versions,
-                coverage=coverage,
+                coverage=row.coverage,
             )
             point("put.before", node)
             self.store.put(done)
@@ -125,7 +122,7 @@ class Recorder:
     def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float, undoes: str | None) -> None:
         result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3))
         message = redact(error.message, self.secrets)
-        self.log(this, result, {UNDOES: undoes} if undoes else {}, message)
+        self.log(this, result, Coverage(undoes=undoes), message)
         self.store.put(ledger.control_rows(this, "FAILED", now(), error=message))
 
     def foreseen(self, this: Batch, end: Ending, told: str) -> RunRow:
@@ -136,16 +133,14 @@ class Recorder:
         self,
         this: Batch,
         result: NodeResult,
-        coverage: Mapping[str, Any],
+        coverage: Coverage,
         error: str | None,
         recovery: str | None = None,
     ) -> RunRow:
         return self.store.log(self.row(this, result, coverage, error, recovery))
 
     @staticmethod
-    def row(
-        this: Batch, result: NodeResult, coverage: Mapping[str, Any], error: str | None, recovery: str | None
-    ) -> RunRow:
+    def row(this: Batch, result: NodeResult, coverage: Coverage, error: str | None, recovery: str | None) -> RunRow:
         token = this.token
         metrics = timings() if enabled("METRICS") else None
         return RunRow(
@@ -154,24 +149,20 @@ class Recorder:
             node=token.node,
             batch=token.batch,
             target_table=this.target,
-            status="recovered" if recovery and not coverage else result.status,  # a remark, not an ending
+            status="recovered" if recovery and not coverage.known else result.status,  # a remark, not an ending
             started_at=this.started_at,
             completed_at=now(),
             seconds=result.seconds,
             rows_read=result.rows_read,
-            inserted=result.inserted,
-            updated=result.updated,
-            deleted=result.deleted,
-            reopened=result.reopened,
-            held=result.held,
+            **result.counts.shown,
             version=result.version,
             token=f"{token.app_id}/{token.batch}",
-            coverage=json.dumps(coverage, sort_keys=True),
+            coverage=coverage,
             warnings=json.dumps(result.warnings),
             error=error,
             metrics=json.dumps(metrics) if metrics is not None else None,
             recovery=recovery,
-            takes_back=coverage.get(UNDOES),
+            takes_back=coverage.undoes,
         )
 
 
@@ -180,11 +171,7 @@ def _result(this: Batch, began: float, end: Ending) -> NodeResult:
         this.token.node,
         "held" if end.counts.held else "success" if end.version is not None else "unchanged",
         end.rows_read,
-        end.counts.inserted,
-        end.counts.updated,
-        end.counts.deleted,
-        end.counts.reopened,
-        end.counts.held,
+        end.counts,
         version=end.version,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(end.warnings),
@@ -195,16 +182,16 @@ def _as_told(result: NodeResult, row: RunRow) -> NodeResult:
     """The result as the history has it: a person may have decided meanwhile on what the batch held."""
     if row.held == result.held:
         return result
-    return replace(
-        result, status="held" if row.held else "success", held=row.held, warnings=json.loads(row.warnings or "[]")
-    )
+    counts = replace(result.counts, held=row.held)
+    said = json.loads(row.warnings or "[]")
+    return replace(result, status="held" if row.held else "success", counts=counts, warnings=said)
 
 
 def _ended(this: Batch, end: Ending) -> Ending:
     """An ending that says who brought it about, and which commits it knew."""
     known = this.token.txn - (not end.made)
-    ended_by = {fence.RUN: this.token.run_id, fence.KNOWN: known, fence.MADE: end.made}
-    return replace(end, coverage={**end.coverage, **ended_by})
+    coverage = replace(end.coverage, run=this.token.run_id, commit=known, committed=end.made)
+    return replace(end, coverage=coverage)
 
 
 def _redone(this: Batch, run_id: str) -> str | None:

@@ -9,8 +9,8 @@ from sqlglot import exp
 from strandline.engine.base import Engine, LakeSource
 from strandline.sql.expr import OUTER, cast, col, lit, named, rows_of, same_keys, select, table
 from strandline.strategy import append as appending
-from strandline.strategy.changes import ChangeSet, Counts, Removals
-from strandline.types import Relation, Table, TableState
+from strandline.strategy.changes import ChangeSet, Removals
+from strandline.types import Counts, Relation, Table, TableState
 
 
 def without(place: Table, engine: Engine, state: TableState, version: int, keys: Sequence[str] = ()) -> ChangeSet:

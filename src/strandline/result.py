@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
+
+from strandline.types import Counts
 
 Status = Literal["success", "unchanged", "held", "failed", "skipped", "fenced"]
 
@@ -15,20 +17,42 @@ class NodeResult:
     name: str
     status: Status
     rows_read: int | None = None
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    reopened: int = 0
-    held: int = 0
+    counts: Counts = field(default_factory=Counts)
     version: int | None = None
     seconds: float = 0.0
     warnings: list[str] = field(default_factory=list)
     error: dict[str, Any] | None = None
 
     @property
+    def inserted(self) -> int:
+        return self.counts.inserted
+
+    @property
+    def updated(self) -> int:
+        return self.counts.updated
+
+    @property
+    def deleted(self) -> int:
+        return self.counts.deleted
+
+    @property
+    def reopened(self) -> int:
+        return self.counts.reopened
+
+    @property
+    def held(self) -> int:
+        return self.counts.held
+
+    @property
     def refused(self) -> bool:
-        """Is it known what a run would do, and that it would fail, because it refuses the deletes that it finds?"""
+        """True when a plan knows what a run would do, and that it would refuse the deletes that it finds."""
         return False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shape of `run --json`: the counts stand beside the rest."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "counts"}
+        first = {"name": self.name, "status": self.status, "rows_read": self.rows_read}
+        return {**first, **self.counts.shown, **found}
 
 
 @dataclass(frozen=True)
@@ -61,7 +85,7 @@ class RunResult:
         return 1 if "failed" in seen else 4 if "fenced" in seen else 3 if "held" in seen else 0
 
     def as_dict(self) -> dict[str, Any]:
-        return {"run_id": self.run_id, "status": self.status, "nodes": [asdict(n) for n in self.nodes]}
+        return {"run_id": self.run_id, "status": self.status, "nodes": [n.as_dict() for n in self.nodes]}
 
 
 @dataclass(frozen=True)
@@ -83,7 +107,7 @@ class PlanResult:
     nodes: list[NodeResult]
 
     def as_dict(self) -> dict[str, Any]:
-        return {"nodes": [asdict(n) for n in self.nodes]}
+        return {"nodes": [n.as_dict() for n in self.nodes]}
 
     @property
     def whole(self) -> bool:

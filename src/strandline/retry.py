@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from strandline.control import ledger
 from strandline.control.fence import counting
-from strandline.control.ledger import RECORDED, UNDOES, ControlRow, RunRow
+from strandline.control.ledger import RECORDED, ControlRow, RunRow
 from strandline.errors import StrandlineError
 from strandline.faults import point
 from strandline.journal import log
@@ -225,7 +225,7 @@ def _left_by(
 
     What has waited in vain for something that is still to be done is to be done after it, even if it was run meanwhile.
     """
-    taken_back = {(r.takes_back, r.node) for r in history if r.counts and r.takes_back}
+    taken_back = {(r.takes_back, r.node) for r in history if r.recorded and r.takes_back}
     found: dict[str, Checkpoint] = {}
     done: set[str] = set()
     for run in runs:
@@ -238,7 +238,7 @@ def _left_by(
 
 def left_by_records(history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
     """What failed when it was last tried, and what anybody has begun and not ended."""
-    rows = [r for r in history if (r.counts or r.status == "failed") and not _undoes(r)]
+    rows = [r for r in history if (r.recorded or r.status == "failed") and not r.coverage.undoes]
     # by their numbers, not by clocks; what failed and ended under one number is looked at below
     tried = {r.node: r for r in sorted(rows, key=lambda r: (r.batch, r.status == "failed"))}
     failed = {n: r.run_id for n, r in tried.items() if r.status == "failed"}
@@ -257,7 +257,7 @@ def _done(node: str, run_id: str, known: int | None, history: Sequence[RunRow], 
     failed = max((r.batch for r in rows if r.run_id == run_id and r.status == "failed"), default=0)
     mine = [r for r in rows if r.run_id == run_id and r.batch >= failed and (run_id, node, r.batch) in alive]
     first = failed or (known + 1 if known is not None else sys.maxsize)
-    worked = [r for r in rows if r.counts and not _undoes(r) and (r.version is not None or r.rows_read != 0)]
+    worked = [r for r in rows if r.recorded and not r.coverage.undoes and (r.version is not None or r.rows_read != 0)]
     others = [r for r in worked if r.batch >= first and (r.run_id, node, r.batch) in alive]
     return any(r.batch <= finished for r in (*mine, *others))
 
@@ -269,7 +269,3 @@ def known(nodes: Iterable[str], control: Sequence[ControlRow]) -> dict[str, int]
 
 def _finished(node: str, control: Sequence[ControlRow]) -> int:
     return ledger.finished([r for r in control if r.node == node])
-
-
-def _undoes(row: RunRow) -> bool:
-    return bool(json.loads(row.coverage or "{}").get(UNDOES))

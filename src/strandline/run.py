@@ -7,16 +7,15 @@ the batch again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from strandline import history, restore, slices
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control import fence, ledger
+from strandline.control.coverage import NOTHING, Before, Coverage
 from strandline.control.holds import open_holds
-from strandline.control.ledger import UNDOES, Batch, ChangeRow, ControlRow, RunRow
-from strandline.control.undo import BACK, FEED, kept
+from strandline.control.ledger import Batch, ChangeRow, ControlRow, RunRow
 from strandline.engine import delta_log
 from strandline.engine.base import Engine
 from strandline.errors import CommitConflict, Overtaken
@@ -27,8 +26,7 @@ from strandline.landing import Lander, measured
 from strandline.ready import Entry, Ready, plan_node, prepare, readied
 from strandline.recording import Ending, Recorder, Recovered, now
 from strandline.result import NodeResult, PlannedNode
-from strandline.strategy.changes import Counts
-from strandline.types import Commit, Table, TableState, Token
+from strandline.types import Commit, Counts, Table, TableState, Token
 from strandline.words import agree, plural
 
 Describe = Callable[..., TableState | None]  # `Engine.describe`, of an engine or of the table format alone
@@ -68,7 +66,7 @@ class Runner(Recorder):
         this = self.after(job, records, self.landed(job, engine.describe, state))
         job = self.remembering(job, this, state)
         if self._nothing_new(job, engine, this, state):
-            held = Counts(held=int(this.coverage().get("held", 0)))
+            held = Counts(held=this.coverage().held)
             return self.record(this, began, Ending(held, 0, None, coverage=this.coverage()))
         with self.announced(job, this, began):
             return self._batch(job, engine, this, state, began)
@@ -115,7 +113,7 @@ class Runner(Recorder):
         landed = self.landed(job, describe, state)
         found = fence.found(own, job.target.label, landed.commit if landed else None, ended)
         if found and state and not found.logged:  # the commit that made the table could not know its id
-            found = replace(found, coverage={ledger.TABLE: state.table_id, **found.coverage})
+            found = replace(found, coverage=replace(found.coverage, table=found.coverage.table or state.table_id))
         return records, state, landed, found
 
     def _former(self, job: Job, records: Sequence[ControlRow], state: TableState | None) -> list[Job]:
@@ -159,20 +157,20 @@ class Runner(Recorder):
     def _remark(self, this: Batch, result: NodeResult, told: str) -> None:
         """Tell, beside the batch of a runner that died, that this run is the one that finished its record."""
         mine = replace(this, token=replace(this.token, run_id=self.run_id))
-        self.log(mine, NodeResult(result.name, "unchanged", seconds=result.seconds), {}, None, told)
+        self.log(mine, NodeResult(result.name, "unchanged", seconds=result.seconds), NOTHING, None, told)
 
     def _found(self, job: Job, records: Sequence[ControlRow], found: fence.Found) -> tuple[Batch, Ending]:
         """A batch whose runner died, under its own numbers, and how it ended."""
         this = self.after(job, records, None)
-        made = bool(found.coverage.get(fence.MADE, found.version is not None))
-        number = int(found.coverage.get(fence.KNOWN, found.batch)) + (not made)
+        made = found.version is not None if found.coverage.committed is None else found.coverage.committed
+        number = (found.batch if found.coverage.commit is None else found.coverage.commit) + (not made)
         token = replace(this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id)
         versions = versions_of(job, found.coverage)
-        counts = Counts(**found.counts) if found.counts else measured(found.metrics)
+        counts = found.counts or measured(found.metrics)
         end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told, made)
         if found.target is None:
             return replace(this, token=token), end
-        reads = tuple(found.coverage.get(ledger.READS, this.sources))  # the node writes another table by now
+        reads = found.coverage.reads or this.sources  # the node writes another table by now
         return replace(this, token=token, target=found.target, sources=reads), end
 
     def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, tuple[Planned, Entry] | None]:
@@ -250,45 +248,45 @@ class Runner(Recorder):
         told = replace(told, project=job.project.config.project)  # it was held under another name, perhaps
         self.store.log_changes(this.token, [replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds])
         before = self.remembering(job, this, state).past.before
-        coverage = {**{k: v for k, v in this.memory().items() if k != UNDOES}, ledger.BEFORE: before}
+        coverage = replace(this.memory(), undoes=None, before=before)
         if holds[0].target_table == job.target.label:
-            coverage["held"] = max(0, int(coverage.get("held", 0)) - len(holds))
+            coverage = replace(coverage, held=max(0, coverage.held - len(holds)))
         note = f"{plural(len(holds), 'held delete')} {agree(len(holds), 'is', 'are')} rejected"
-        held = Counts(held=int(coverage.get("held", 0)))
+        held = Counts(held=coverage.held)
         return self.record(this, began, Ending(held, 0, None, {}, coverage, (note,)))
 
     def remembering(self, job: Job, this: Batch, state: TableState | None) -> Job:
         """The job with what earlier runs left."""
         left, batch = self._left(job, this, state)
         memory = this.of_its_sources(left)
-        notebook = self.store.notebook() if memory.get("notes") else None
-        before = {"batch": batch, "coverage": kept(left)}
+        notebook = self.store.notebook() if memory.notes else None
+        before = Before(batch, left.put_back())
         past = replace(job.past, memory=memory, before=before, feed=self._feed, notebook=notebook)
         return replace(job, batch=this.token.batch, past=past)
 
     @staticmethod
-    def _left(job: Job, this: Batch, state: TableState | None) -> tuple[Mapping[str, Any], int | None]:
+    def _left(job: Job, this: Batch, state: TableState | None) -> tuple[Coverage, int | None]:
         """What the last batch of a table covered, and its number; of one that is gone, or is another, nothing holds."""
         rows = list(this.previous.values())
         found = ledger.covered(rows)
-        if state is None or found.get(ledger.TABLE) not in (None, state.table_id):
-            return {}, None
-        if int(found.get("target") or 0) > state.version:  # an older copy of the table was put back
+        if state is None or not found.is_of(state.table_id):
+            return NOTHING, None
+        if (found.target or 0) > state.version:  # an older copy of the table was put back
             last = delta_log.last_batch(job.target)
-            return (last.record["coverage"], last.batch) if last else ({}, None)
+            return (Coverage.in_commit(last.record), last.batch) if last else (NOTHING, None)
         return found, ledger.finished(rows) or None
 
     def _feed(self, target: Table) -> Feed | None:
         """How a table was last fed by a node."""
         rows, state = self.store.writers(target.label), delta_log.describe(target)
-        rows = [r for r in rows if state and r.covered.get(ledger.TABLE) in (None, state.table_id)]
+        rows = [r for r in rows if state and r.covered.is_of(state.table_id)]
         if rows:
             coverage, last = ledger.covered(rows), ledger.finished(rows)
         elif commit := delta_log.last_batch(target):  # the records are somewhere else: the table itself says so
-            coverage, last = commit.record.get("coverage", {}), commit.batch
+            coverage, last = Coverage.in_commit(commit.record), commit.batch
         else:
             return None
-        batch = coverage.get(FEED, last)  # after an undo: the batch whose rows are there again
+        batch = coverage.feed.batch if coverage.feed else last  # after an undo: the batch whose rows are there again
         return Feed(batch, coverage) if batch is not None else None
 
     def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
@@ -308,13 +306,13 @@ class Runner(Recorder):
         if rolling or job.past.approved or (config and config.mode is DeleteDetectionMode.SQL_COMPARE):
             return False
         appends = job.node.write.mode == "append" and not job.follows
-        if appends or state is None or last.get("digest") != job.digest:
+        if appends or state is None or last.digest != job.digest:
             return False
-        if last.get("target") != state.version or last.get(UNDOES) or not slices.repeatable(job.node):
+        if last.target != state.version or last.undoes or not slices.repeatable(job.node):
             return False
-        if last.get(ledger.TABLE) not in (None, state.table_id):
+        if not last.is_of(state.table_id):
             return False
-        now, then = slices.pinned(job, engine), last.get("sources", {})
+        now, then = slices.pinned(job, engine), last.sources
         return now is not None and all(then.get(key) == pin for key, pin in now.items())
 
     @staticmethod
@@ -343,8 +341,8 @@ class Runner(Recorder):
             raise self._not_shown(job, commit)
         token = replace(self.token(job), batch=commit.batch, number=commit.number, run_id=commit.run_id)
         this = replace(self.after(job, records, None), token=token)
-        job, coverage = self.remembering(job, this, landed.state), dict(commit.record.get("coverage", {}))
-        if coverage.get(UNDOES) and landed.state is not None:
+        job, coverage = self.remembering(job, this, landed.state), Coverage.in_commit(commit.record)
+        if coverage.undoes and landed.state is not None:
             ready = taken_back(job, engine, landed.state, coverage)
         else:
             outcome = history.unfolded(job, engine, commit.batch, landed.state)
@@ -361,20 +359,19 @@ class Runner(Recorder):
 def _appended(job: Job, recovered: Sequence[Recovered], records: Sequence[ControlRow]) -> bool:
     """Is what was found last the rows of an append? An undo has taken such rows away, and they are read again."""
     appends = bool(recovered) and recovered[-1].result.version is not None and job.node.write.mode == "append"
-    return appends and not ledger.covered(records).get(UNDOES)
+    return appends and not ledger.covered(records).undoes
 
 
-def taken_back(job: Job, engine: Engine, state: TableState, coverage: Mapping[str, Any]) -> Ready:
+def taken_back(job: Job, engine: Engine, state: TableState, coverage: Coverage) -> Ready:
     """What puts a table back to where it was before the version that an undo names."""
-    version, held = coverage.get(BACK), int(coverage.get("held", 0))
-    changes = restore.untouched(state, held)
-    if version is not None:
+    changes = restore.untouched(state, coverage.held)
+    if (version := coverage.back) is not None:
         keys = [c.name for k in job.node.write.keys if job.node.write.keyed and (c := state.schema.get(k))]
         changes = restore.without(job.target, engine, state, version, keys)
     return Ready(changes, coverage, lambda: None, versions_of(job, coverage))
 
 
-def versions_of(job: Job, coverage: Mapping[str, Any]) -> dict[str, int]:
+def versions_of(job: Job, coverage: Coverage) -> dict[str, int]:
     """The versions of its sources that a batch covered."""
-    pins = coverage.get("sources", {})
-    return {i.label: pins[i.key][1] for i in job.inputs if i.key in pins}
+    pins = coverage.sources
+    return {i.label: pins[i.key].version for i in job.inputs if i.key in pins}

@@ -12,6 +12,7 @@ from sqlglot import exp
 from strandline.config.connections import FilesConnection
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.model import NodeConfig
+from strandline.control.coverage import Coverage, FilesRead, Pin
 from strandline.control.watermark import Limits, Mark, advanced, limits
 from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource
 from strandline.engine.sources.files import Found, fingerprint, listed, single
@@ -51,7 +52,7 @@ class Slice:
     rows: Mapping[str, Relation]
     scans: Sequence[Scan]
     versions: Mapping[str, int]
-    coverage: Mapping[str, Any]
+    coverage: Coverage
     window: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # the bounds of a limited read
     marked: tuple[str, ...] = ()  # the watermark columns of a limited read
     outdated: str | None = None  # why nothing was taken of a snapshot: it is older than the one before
@@ -78,12 +79,12 @@ class _Read:
     snapshot: Any = None
     whole: bool = True
     outdated: str | None = None
-    files: Mapping[str, Any] | None = None  # those that need not be read again
+    files: FilesRead | None = None  # those that need not be read again
     arrived: Arrived | None = None
     newest: Newest | None = None
 
 
-def pinned(job: Job, engine: Engine) -> dict[str, list[Any]] | None:
+def pinned(job: Job, engine: Engine) -> dict[str, Pin] | None:
     """The id and version of every source that counts and how it was last fed, when all are lake tables; else None."""
     found = {}
     for input_ in job.inputs:
@@ -98,9 +99,9 @@ def pinned(job: Job, engine: Engine) -> dict[str, list[Any]] | None:
     return found
 
 
-def pin(job: Job, state: TableState, feed: Feed | None) -> list[Any]:
+def pin(job: Job, state: TableState, feed: Feed | None) -> Pin:
     """What a table is at this moment; where snapshots are compared, one that came back empty is another one."""
-    return [state.table_id, state.version, feed.batch if feed and _compares_snapshots(job) else None]
+    return Pin(state.table_id, state.version, feed.batch if feed and _compares_snapshots(job) else None)
 
 
 def repeatable(node: NodeConfig) -> bool:
@@ -121,16 +122,17 @@ def read(job: Job, engine: Engine) -> Slice:
     sources = {i.label: pin(job, r.state, r.feed) for i, r in found.values() if r.state is not None}
     versions = {i.label: r.state.version for i, r in found.values() if r.state is not None}
     whole = all(r.whole for _, r in found.values())
-    coverage: dict[str, Any] = {"kind": "full" if whole else "increment", "digest": job.digest, "sources": sources}
     only = next(iter(found.values()))[1]
-    if only.marks:
-        coverage["marks"] = {name: mark.as_json() for name, mark in only.marks.items()}
-        types = {name: mark.type for name, mark in only.marks.items()}
-        coverage["window"] = {n: [_text(v, types[n]) for v in bounds] for n, bounds in only.window.items()}
-    if only.snapshot is not None:
-        coverage["snapshot"] = only.snapshot
-    if only.files is not None:
-        coverage["files"] = only.files
+    types = {name: mark.type for name, mark in only.marks.items()}
+    coverage = Coverage(
+        kind="full" if whole else "increment",
+        digest=job.digest,
+        sources=sources,
+        marks={name: mark.as_json() for name, mark in only.marks.items()},
+        window={n: (_text(lo, types[n]), _text(hi, types[n])) for n, (lo, hi) in only.window.items() if types},
+        snapshot=only.snapshot,
+        files=only.files,
+    )
     rows = {alias: r.scan.relation for alias, (_, r) in found.items()}
     scans = [r.scan for _, r in found.values()]
     marked, outdated, newest = only.columns, only.outdated, only.newest
@@ -198,7 +200,7 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
         _, state = source_of(job.project, job.node, input_, engine.describe)
         assert state is not None
         found = _Read(stored_rows(job, engine, input_, state, feed), state, feed)
-    found = replace(found, whole=feed is None or feed.whole)
+    found = replace(found, whole=feed is None or feed.coverage.whole)
     if feed is not None and _compares_snapshots(job):
         found = replace(found, snapshot=feed.batch)
     return _limited(job, engine, input_, found) if input_.read.limited else found
@@ -235,7 +237,7 @@ def keys_of(job: Job, input_: Input, roles: Mapping[str, str]) -> list[str]:
     lake = lake_of(job, input_)
     writer, feed = job.writer(lake), feed_of(job, input_)
     keys = list(writer.write.keys) if writer else []
-    keys = keys or list(feed.coverage.get("keys", ()) if feed else ())
+    keys = keys or list((feed.coverage.keys or ()) if feed else ())
     keys = keys or [k for k in (input_.read.feed.primary_keys if input_.read.feed else ()) if k != roles["valid_from"]]
     if not keys or "valid_from" not in roles:
         lacks = "what its keys are" if not keys else "when a version begins"
@@ -249,7 +251,7 @@ def keys_of(job: Job, input_: Input, roles: Mapping[str, str]) -> list[str]:
 
 def _unknown(job: Job, feed: Feed | None) -> tuple[str, ...]:
     """The columns of which a snapshot says nothing: what is known of them stays, as if it were read from the source."""
-    return feed.lacks if feed is not None and _compares_snapshots(job) else ()
+    return feed.coverage.lacks if feed is not None and _compares_snapshots(job) else ()
 
 
 def _compares_snapshots(job: Job) -> bool:
@@ -265,7 +267,7 @@ def kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -
     if _compares_snapshots(job) and feed is not None:
         lake = lake_of(job, input_)
         writer = job.writer(lake)
-        mode = writer.write.mode if writer else feed.mode or ("append" if "batch_id" in roles else None)
+        mode = writer.write.mode if writer else feed.coverage.mode or ("append" if "batch_id" in roles else None)
         if mode == "append":
             if "batch_id" not in roles:
                 raise ReadError(
@@ -372,9 +374,9 @@ def _files_by_time(job: Job, engine: Engine, input_: Input, source: FileSource) 
     lag = incremental.lag if isinstance(incremental.lag, timedelta) else timedelta(seconds=incremental.lag or 0)
     since = old.value - lag if old is not None else None
     taken = [f for f in there if since is None or f.modified >= since]
-    appends, memory = job.node.write.mode == "append", job.past.memory.get("files")
+    appends, memory = job.node.write.mode == "append", job.past.memory.files
     if appends:
-        taken = [f for f in taken if memory is None or memory["read"].get(f.name) != f.stamp]
+        taken = [f for f in taken if memory is None or memory.read.get(f.name) != f.stamp]
     only = frozenset(f.name for f in taken)
     scan, _ = _staged(engine, engine.scan(replace(source, since=since, only=only)).relation, {})
     mark = advanced(old, max((f.modified for f in there), default=None), "timestamp")
@@ -385,19 +387,19 @@ def _files_by_time(job: Job, engine: Engine, input_: Input, source: FileSource) 
     return replace(found, files=_remembered(there, mark.value - lag), arrived=arrived)
 
 
-def _remembered(there: Sequence[Found], since: datetime) -> dict[str, Any]:
+def _remembered(there: Sequence[Found], since: datetime) -> FilesRead:
     """The files that the next run would take by their time, and which have been read by now.
 
     One without a byte has brought nothing: somebody is about to write it.
     """
-    return {"since": since.isoformat(), "read": {f.name: f.stamp for f in there if f.modified >= since and f.size}}
+    return FilesRead(since, {f.name: f.stamp for f in there if f.modified >= since and f.size})
 
 
-def _read_before(file: Found, memory: Mapping[str, Any] | None) -> bool:
+def _read_before(file: Found, memory: FilesRead | None) -> bool:
     """May an append have brought rows of this file, as it is or as it was?"""
     if memory is None:  # by a run that did not remember files
         return True
-    return file.name in memory["read"] or file.modified < datetime.fromisoformat(memory["since"])
+    return file.name in memory.read or file.modified < memory.since
 
 
 def count(engine: Engine, rows: Relation) -> int:

@@ -20,6 +20,7 @@ from strandline import batch as batches
 from strandline import slices
 from strandline.batch import Transformed
 from strandline.config.deletes import DeleteDetectionMode
+from strandline.control.coverage import Coverage
 from strandline.engine.base import Engine
 from strandline.errors import UnknownColumn
 from strandline.feed import QUIET, Moved, Sources
@@ -62,7 +63,7 @@ def read(job: Job, engine: Engine, state: TableState | None) -> Slice:
     """The slice of a node: by its changes where it follows them, else as any other."""
     if not job.follows:
         return slices.read(job, engine)
-    sources = Sources(job, engine, fresh=state is None or "recipe" not in job.past.memory)
+    sources = Sources(job, engine, fresh=state is None or job.past.memory.recipe is None)
     moved: dict[str, Moved] = {}
     way = _way(job, sources, moved)
     if way.how == "recompute" and any(i.read.feed for i in job.inputs):
@@ -108,16 +109,16 @@ def _partial(job: Job) -> bool:
     return any(i.read.feed and i.read.feed.from_version is not None for i in job.inputs)
 
 
-def _coverage(job: Job, sources: Sources, way: _Way) -> dict[str, object]:
+def _coverage(job: Job, sources: Sources, way: _Way) -> Coverage:
     """A keyed table that follows everything is whole after every batch."""
     whole = way.how == "first" or (job.node.write.keyed and not _partial(job))
-    return {
-        "kind": "full" if whole else "increment",
-        "digest": job.digest,
-        "recipe": recipe(job),
-        "sources": sources.pins(),
-        "followed": way.how,
-    }
+    return Coverage(
+        kind="full" if whole else "increment",
+        digest=job.digest,
+        recipe=recipe(job),
+        sources=sources.pins(),
+        followed=way.how,
+    )
 
 
 def _counts(moved: Mapping[str, Moved]) -> str:
@@ -144,7 +145,7 @@ def _way(job: Job, sources: Sources, moved: dict[str, Moved]) -> _Way:
     fed = [i for i in job.inputs if i.read.feed]
     _check_columns(job, sources, fed)
     if sources.fresh and (not fed or any(sources.position(i) is None for i in fed)):
-        until_now = job.node.write.keyed and job.past.memory.get("kind") == "full"
+        until_now = job.node.write.keyed and job.past.memory.whole
         return _Way("recompute", "until now its sources were read in full") if until_now else _Way("first")
     if why := _doubt(job, sources):
         return _Way("recompute", why)
@@ -174,7 +175,7 @@ def _check_columns(job: Job, sources: Sources, fed: Sequence[Input]) -> None:
 def _doubt(job: Job, sources: Sources) -> str | None:
     """Why changes alone do not tell what has changed."""
     keyed = job.node.write.keyed
-    if keyed and not sources.fresh and job.past.memory["recipe"] != recipe(job):
+    if keyed and not sources.fresh and job.past.memory.recipe != recipe(job):
         return "the node's sources, steps, SQL, keys or rules of writing are other ones than before"
     if keyed and clockwork(job.node):
         return "the clock decides which rows it gives"

@@ -5,7 +5,6 @@ A target that another runner holds takes nothing back: that runner has written i
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 
 from strandline.boundary import boundary, failed
 from strandline.config.load import Project
-from strandline.control.ledger import UNDOES, RunRow
+from strandline.control.ledger import RunRow
 from strandline.engine.base import Platform
 from strandline.errors import RevertRefused, StrandlineError, TakenBack
 from strandline.job import Job
@@ -86,7 +85,7 @@ def with_others(left: Left, graph: Graph, history: Sequence[RunRow]) -> Left:
     """What runs have left, with the targets that were taken back because of it and that nobody has written since."""
     newest: dict[str, RunRow] = {}
     for row in history:  # the newest first
-        if row.counts:
+        if row.recorded:
             newest.setdefault(row.node, row)
     by = dict(left.by)
     nodes = set(left.nodes)
@@ -95,13 +94,7 @@ def with_others(left: Left, graph: Graph, history: Sequence[RunRow]) -> Left:
         runs = {r.run_id for r in history if r.node in open_ and r.status == "failed"}
         run = next((by[n] for n in names if n in open_ and n in by), None)
         runs |= {run.run_id} if run else set()
-        back = {n for n in set(names) - open_ if n in newest and _undoes(newest[n]) in runs}
+        back = {n for n in set(names) - open_ if n in newest and newest[n].coverage.undoes in runs}
         by |= dict.fromkeys(back, run) if run else {}
         nodes |= back
     return replace(left, nodes=[n for n in graph.order if n in nodes], by=by)
-
-
-def _undoes(row: RunRow) -> str | None:
-    """The run that a batch takes back."""
-    run: str | None = json.loads(row.coverage or "{}").get(UNDOES)
-    return run

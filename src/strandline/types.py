@@ -6,7 +6,7 @@ Types are written as Spark SQL writes them (`bigint`, `decimal(10,2)`, `timestam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -179,6 +179,41 @@ class Increment:
     """Some rows of the source; what is absent here may well be there."""
 
     rows: Relation
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many rows each verb touched; they add up to what was compared."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    reopened: int = 0
+    held: int = 0
+
+    @property
+    def any(self) -> bool:
+        return bool(self.inserted or self.updated or self.deleted or self.reopened)
+
+    @property
+    def written(self) -> int:
+        return self.inserted + self.updated + self.deleted + self.reopened
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """The counts that people see, by their names in records and results."""
+        return {name: value for name, value in vars(self).items() if name != "unchanged"}
+
+    def plus_written(self, other: Counts) -> Counts:
+        """These, and the rows that another batch wrote; what that one held or left alone is its own."""
+        return replace(
+            self,
+            inserted=self.inserted + other.inserted,
+            updated=self.updated + other.updated,
+            deleted=self.deleted + other.deleted,
+            reopened=self.reopened + other.reopened,
+        )
 
 
 @dataclass(frozen=True)

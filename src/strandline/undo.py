@@ -6,7 +6,6 @@ Columns that the run added stay, and a table that the run made is empty afterwar
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from strandline import restore
 from strandline.batch import Landing
 from strandline.control.fence import counting
-from strandline.control.ledger import TABLE, RunRow, Store
+from strandline.control.ledger import RunRow, Store
 from strandline.control.undo import Taking, in_the_way, takings
 from strandline.engine.base import Engine
 from strandline.engine.delta_log import describe
@@ -27,8 +26,7 @@ from strandline.ready import Ready
 from strandline.result import NodeResult
 from strandline.retry import Checkpoint
 from strandline.run import Runner, taken_back
-from strandline.strategy.changes import Counts
-from strandline.types import Table, TableState
+from strandline.types import Counts, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,7 @@ def _job(jobs: Sequence[Job], taking: Taking) -> tuple[int, Job] | None:
 
 
 def _table_id(row: RunRow) -> str | None:
-    found: str | None = json.loads(row.coverage or "{}").get(TABLE)
-    return found
+    return row.coverage.table
 
 
 def of_node(job: Job, run_id: str, store: Store) -> Taking | None:
@@ -189,8 +186,8 @@ def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeR
     events = engine.describe(job.events) if job.events else None
     taking = _still(runner.store, job, taking)  # after records and tables: what comes to them later is refused
     ready = _ready(job, engine, state, events, taking)
-    if at := this.memory().get("at"):  # the instants that a table was given only ever go forward
-        ready = replace(ready, coverage={**ready.coverage, "at": at})
+    if at := this.memory().at:  # the instants that a table was given only ever go forward
+        ready = replace(ready, coverage=replace(ready.coverage, at=at))
     with runner.announced(job, this, began, undoes=taking.run_id):
         result = runner.lander(job, engine, this, state).land(ready, began)
     point("undo.after", job.node.name)
@@ -221,9 +218,9 @@ def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:
     began = time.monotonic()
     events = engine.describe(job.events) if job.events else None
     counts = _ready(job, engine, engine.describe(job.target), events, taking).changes.counts or Counts()
-    result = NodeResult(job.node.name, "success" if counts.any else "unchanged", inserted=counts.inserted)
+    counts = replace(counts, reopened=0, held=0)
     seconds = round(time.monotonic() - began, 3)
-    return replace(result, updated=counts.updated, deleted=counts.deleted, seconds=seconds)
+    return NodeResult(job.node.name, "success" if counts.any else "unchanged", counts=counts, seconds=seconds)
 
 
 def _ready(job: Job, engine: Engine, state: TableState | None, written: TableState | None, taking: Taking) -> Ready:

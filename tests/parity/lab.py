@@ -62,7 +62,7 @@ class MemoryStore:
         return True
 
     def ended(self, app_id: str, after: int) -> RunRow | None:
-        mine = (r for r in reversed(self.logged) if r.counts and r.token.rpartition("/")[0] == app_id)
+        mine = (r for r in reversed(self.logged) if r.recorded and r.token.rpartition("/")[0] == app_id)
         return next((r for r in mine if r.batch > after), None)
 
     def log(self, row: RunRow) -> RunRow:

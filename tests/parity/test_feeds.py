@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import tempfile
 from collections import Counter
@@ -234,7 +233,7 @@ def follow(engine_name: str, platform: Platform, query: Query) -> None:
                     at.change(change)
                 at.run()
                 at.check()
-            ways.update(json.loads(row.coverage or "{}")["followed"] for row in at.store.logged)
+            ways.update(row.coverage.followed for row in at.store.logged)
 
     assert ways["recompute"] == 0
 

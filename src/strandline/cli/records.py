@@ -164,7 +164,7 @@ def history(
         if node is not None and not found:
             _refuse_unknown(node, {*project.graph.order, *(r.node for r in every)})
         _print_batches(
-            talk, found[:limit], {(r.takes_back, r.node): r.run_id for r in every if r.counts and r.takes_back}
+            talk, found[:limit], {(r.takes_back, r.node): r.run_id for r in every if r.recorded and r.takes_back}
         )
         gone = _tell_lost(talk, project)
         if not found and not gone:
@@ -198,7 +198,7 @@ def _print_batches(talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[
         failed = batch.status == "failed"
         talk.answer(talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:], failure=failed)
         back = batch.takes_back and f"takes back run {batch.takes_back}"
-        by = undone.get((batch.run_id, batch.node)) if batch.counts else None
+        by = undone.get((batch.run_id, batch.node)) if batch.recorded else None
         held = f"{count(batch.held)} held" if batch.held else None
         for note in filter(None, (batch.error, held, back, by and f"taken back by run {by}")):
             for text in indented(note, talk.width):
@@ -207,7 +207,7 @@ def _print_batches(talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[
 
 def _batch(row: RunRow) -> dict[str, Any]:
     """A batch as recorded; the parts that are stored as JSON are opened."""
-    values = dict(vars(row))
-    for key in ("coverage", "warnings", "metrics"):
+    values = {**vars(row), "coverage": row.coverage.as_dict()}
+    for key in ("warnings", "metrics"):
         values[key] = json_.loads(values[key]) if values[key] else None
     return values

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strandline.control.ledger import UNDOES, ControlRow, RunRow, covered, finished, newest, number
-from strandline.types import Commit
+from strandline.control.coverage import Coverage
+from strandline.control.ledger import ControlRow, RunRow, covered, finished, newest, number
+from strandline.types import Commit, Counts
 
-RUN = "run"  # in a batch's coverage: the run that brought it to its end
-KNOWN = "commit"  # the number of the newest commit to the table that it knew of, or made
-MADE = "committed"  # and whether it made it
 LANDED = "which had landed before its runner died"
 
 
@@ -23,8 +20,8 @@ class Found:
     batch: int
     run_id: str
     version: int | None
-    coverage: Mapping[str, Any]
-    counts: Mapping[str, int] | None
+    coverage: Coverage
+    counts: Counts | None
     metrics: Mapping[str, Any]
     why: str  # nobody had recorded it
     rows_read: int | None = None
@@ -40,30 +37,29 @@ class Found:
 def found(rows: Sequence[ControlRow], target: str, commit: Commit | None, ended: RunRow | None) -> Found | None:
     """What the table or the history knows and the node's records do not: a runner died in between."""
     if commit is not None and commit.number > known(rows, target) and not (ended and ended.run_id == commit.run_id):
-        coverage = {**commit.record.get("coverage", {}), "target": commit.version, KNOWN: commit.number}
-        counts = commit.record.get("counts")
+        coverage = replace(Coverage.in_commit(commit.record), target=commit.version, commit=commit.number)
+        carried = commit.record.get("counts")
+        counts = Counts(**carried) if carried else None
         metrics = commit.record.get("metrics", {})
         return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, LANDED)
     if ended is not None and ended.batch > finished(rows):
-        counts = {n: getattr(ended, n) for n in ("inserted", "updated", "deleted", "reopened", "held")}
-        coverage = json.loads(ended.coverage or "{}")
         there = ended.target_table if ended.target_table != target else None
         read = ended.rows_read
         why = "which was in the history only"
-        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, why, read, True, there)
+        return Found(ended.batch, ended.run_id, ended.version, ended.coverage, ended.counts, {}, why, read, True, there)
     return None
 
 
 def known(rows: Sequence[ControlRow], target: str) -> int:
     """The number of the newest commit to a table that a node's records know; once, it was the batch's own."""
     mine = [r for r in rows if r.target_table == target]
-    return int(covered(mine).get(KNOWN, finished(mine)))
+    commit = covered(mine).commit
+    return finished(mine) if commit is None else commit
 
 
 def holder(rows: Sequence[ControlRow]) -> str | None:
     """The run that brought the newest finished batch to its end."""
-    run: str | None = covered(rows).get(RUN)
-    return run
+    return covered(rows).run
 
 
 def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[ControlRow]:
@@ -77,7 +73,8 @@ def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[
     mine = covered(rows)
     before = known(there, target)
     # a quiet ending may know of more than the node's own rows do: of commits under another name
-    later = int(mine[KNOWN]) > before if mine.get(MADE) else int(mine[KNOWN]) >= before and batch > last
+    assert mine.commit is not None, "an ending says which commits it knew"
+    later = mine.commit > before if mine.committed else mine.commit >= before and batch > last
     if later:
         return rows if batch >= last else [_renumbered(r, last) for r in rows]
     old = newest(r for r in there if r.target_table == target)
@@ -125,7 +122,7 @@ def _renumbered(row: ControlRow, batch: int) -> ControlRow:
 
 def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
     """The batch of another run that ended this number, or a later one; a commit outdoes what committed nothing."""
-    others = [r for r in history if r.counts and r.target_table == row.target_table and r.batch >= row.batch]
+    others = [r for r in history if r.recorded and r.target_table == row.target_table and r.batch >= row.batch]
     if any(r.run_id == row.run_id and r.batch == row.batch for r in others) or row.version is not None:
         return None
     return min(others, key=lambda r: r.batch, default=None)
@@ -134,7 +131,7 @@ def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
 def outdone(history: Sequence[RunRow], row: RunRow) -> str | None:
     """The run whose quiet ending of the same number this row's commit takes back."""
     mine = (row.target_table, row.batch)
-    same = (r for r in history if r.counts and (r.target_table, r.batch) == mine and r.run_id != row.run_id)
+    same = (r for r in history if r.recorded and (r.target_table, r.batch) == mine and r.run_id != row.run_id)
     return next((r.run_id for r in same), None) if row.version is not None else None
 
 
@@ -143,8 +140,8 @@ def counting(history: Sequence[RunRow]) -> set[tuple[str, str, int]]:
 
     An undo takes back every batch of a run; a commit takes back the quiet ending of its own number.
     """
-    takes = [r for r in history if r.counts and r.takes_back]
-    undone = {(r.takes_back, r.node) for r in takes if UNDOES in json.loads(r.coverage or "{}")}
+    takes = [r for r in history if r.recorded and r.takes_back]
+    undone = {(r.takes_back, r.node) for r in takes if r.coverage.undoes}
     outdone_ = {(r.takes_back, r.node, r.batch) for r in takes}
-    ended = {(r.run_id, r.node, r.batch) for r in history if r.counts}
+    ended = {(r.run_id, r.node, r.batch) for r in history if r.recorded}
     return {e for e in ended if e[:2] not in undone and e not in outdone_}

@@ -41,12 +41,11 @@ def carried_over(row: RunRow, notes: Iterable[ChangeRow]) -> list[ChangeRow]:
 def with_decisions(row: RunRow, rejected: Sequence[ChangeRow]) -> RunRow:
     """The row of a batch to which these rejections belong: what they silence it no longer holds."""
     held = max(0, row.held - sum(n.target_table == row.target_table for n in rejected))
-    coverage = {**json.loads(row.coverage or "{}"), "held": held}
     what = f"{plural(len(rejected), 'held delete')} {agree(len(rejected), 'is', 'are')} rejected"
     said = f"{what}: a person has decided so in run {row.takes_back} meanwhile"
     told = replace(row, held=held, status="held" if held else "success")
     warnings = json.dumps([*json.loads(row.warnings or "[]"), said])
-    return replace(told, coverage=json.dumps(coverage, sort_keys=True), warnings=warnings)
+    return replace(told, coverage=replace(row.coverage, held=held), warnings=warnings)
 
 
 def unapprovable(held: Sequence[ChangeRow], node: str, table: str, keys: Sequence[str], *, looks: bool) -> str | None:

@@ -9,21 +9,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-from strandline.types import Table, Token
+from strandline.control.coverage import NOTHING, Coverage
+from strandline.types import Counts, Table, Token
 
 BY_HAND = "by hand: "
 """How the nodes of batches begin that no node of a project runs."""
 
-READS = "reads"  # in a batch's coverage: the sources that it read
-MODE = "mode"  # how the table was written
-TABLE = "table"  # the id of the table that it was written to
-ORIGINS = "origins"  # where its sources are, whatever they are called
-FORMERLY = "formerly"  # the other names, of project and table, under which the table was written
-SINCE = "since"  # the batch that made the table
-UNDOES = "undoes"  # the run that it takes back
-BEFORE = "before"  # what the batch before it had left, which an undo puts back: its number and what it covered
 RECORDED = ("success", "held", "unchanged")
 """The endings of a batch that count: what it noted of single rows is true."""
 
@@ -55,7 +48,7 @@ class ControlRow:
     load_id: str | None
     watermark_value: str | None
     watermark_type: str | None
-    coverage: str | None
+    coverage: Coverage | None  # of the last finished batch; None: none was finished
     project: str | None = None  # older rows do not say
 
     def by(self, project: str, node: str) -> bool:
@@ -63,10 +56,9 @@ class ControlRow:
         return self.node == node and self.project in (None, project)
 
     @property
-    def covered(self) -> dict[str, Any]:
+    def covered(self) -> Coverage:
         """What the batch covered."""
-        found: dict[str, Any] = json.loads(self.coverage or "{}")
-        return found
+        return self.coverage or NOTHING
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class RunRow:
     held: int
     version: int | None
     token: str
-    coverage: str | None
+    coverage: Coverage
     warnings: str | None
     error: str | None
     metrics: str | None = None  # seconds per step, as JSON
@@ -98,9 +90,20 @@ class RunRow:
     takes_back: str | None = None  # the run whose batch of this node no longer counts
 
     @property
-    def counts(self) -> bool:
-        """Is this a batch that was brought to an end? Of a number, one does."""
+    def recorded(self) -> bool:
+        """True for a batch that was brought to its end; of a number, one is."""
         return self.status in RECORDED
+
+    @property
+    def counts(self) -> Counts:
+        """How many rows each verb touched."""
+        return Counts(
+            inserted=self.inserted,
+            updated=self.updated,
+            deleted=self.deleted,
+            reopened=self.reopened,
+            held=self.held,
+        )
 
     @property
     def by(self) -> tuple[str, int]:
@@ -184,23 +187,24 @@ class Batch:
     def batch_id(self) -> str:
         return f"{self.token.node}/{self.token.batch}"
 
-    def coverage(self) -> dict[str, Any]:
+    def coverage(self) -> Coverage:
         """What the last batch covered, if it finished."""
-        return {} if unfinished(list(self.previous.values())) else self.memory()
+        return NOTHING if unfinished(list(self.previous.values())) else self.memory()
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> Coverage:
         """What the last finished batch of this target covered, whatever was tried since.
 
         How far it had read holds for the sources that it had read, not for others that are read now.
         """
         return self.of_its_sources(covered(list(self.previous.values())))
 
-    def of_its_sources(self, memory: Mapping[str, Any]) -> dict[str, Any]:
+    def of_its_sources(self, memory: Coverage) -> Coverage:
         """What holds for this batch of what an earlier one covered."""
-        memory, reads = dict(memory), memory.get(READS)  # older records do not say
-        if set(self.sources) == set(reads) if reads is not None else set(self.sources) <= set(self.previous):
-            return memory
-        return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot", "files")}
+        if memory.reads is None:
+            same = set(self.sources) <= set(self.previous)
+        else:
+            same = set(self.sources) == set(memory.reads)
+        return memory if same else memory.without_position()
 
 
 @dataclass(frozen=True)
@@ -221,18 +225,18 @@ class Whose:
         found = []
         for row in rows:
             here, covered = row.project in (None, self.project), row.covered
-            same = self.table_id is not None and covered.get(TABLE) == self.table_id
+            same = self.table_id is not None and covered.table == self.table_id
             if same and (row.target_table != self.target or not here):
-                if here or covered.get(ORIGINS) == list(self.origins):
+                if here or covered.origins == tuple(self.origins):
                     found.append(self._renamed(row, covered))
             elif here:
                 found.append(row)
         return found
 
-    def _renamed(self, row: ControlRow, covered: dict[str, Any]) -> ControlRow:
-        names = sorted([*covered.get(FORMERLY, []), [row.project or self.project, row.target_table]])
-        known = {**covered, FORMERLY: [n for i, n in enumerate(names) if n not in names[:i]]}
-        return replace(row, target_table=self.target, coverage=json.dumps(known, sort_keys=True))
+    def _renamed(self, row: ControlRow, covered: Coverage) -> ControlRow:
+        names = {*covered.formerly, (row.project or self.project, row.target_table)}
+        known = replace(covered, formerly=tuple(sorted(names)))
+        return replace(row, target_table=self.target, coverage=known)
 
 
 def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:
@@ -242,11 +246,10 @@ def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: S
     return Batch(replace(token, batch=finished(rows) + 1), target, tuple(sources), now, previous)
 
 
-def covered(rows: Sequence[ControlRow]) -> dict[str, Any]:
+def covered(rows: Sequence[ControlRow]) -> Coverage:
     """What the newest finished batch of these covered."""
     row = newest(rows)
-    found: dict[str, Any] = json.loads(row.coverage or "{}") if row else {}
-    return found
+    return row.covered if row else NOTHING
 
 
 def newest(rows: Iterable[ControlRow]) -> ControlRow | None:
@@ -282,14 +285,15 @@ def control_rows(
     rows_read: int | None = None,
     rows_written: int | None = None,
     versions: Mapping[str, int] | None = None,
-    coverage: Mapping[str, Any] | None = None,
+    coverage: Coverage | None = None,
     error: str | None = None,
 ) -> list[ControlRow]:
     """The state of every source of a batch; what is not known yet stays as it was."""
     rows = []
-    coverage = {k: v for k, v in coverage.items() if k != BEFORE} if coverage else coverage  # the history tells
-    value, type_ = _watermark(coverage or {})
-    undone = bool(coverage and coverage.get(UNDOES))  # what is not known then was not known before
+    if coverage is not None:
+        coverage = replace(coverage, before=None)  # the history tells
+    value, type_ = _watermark(coverage or NOTHING)
+    undone = bool(coverage and coverage.undoes)  # what is not known then was not known before
     for source in batch.sources:
         old = batch.previous.get(source) if not undone else None
         version = (versions or {}).get(source, old.last_processed_version if old else None)
@@ -310,16 +314,16 @@ def control_rows(
                 load_id=batch.loads.get(source),
                 watermark_value=value or (old.watermark_value if old else None),
                 watermark_type=type_ or (old.watermark_type if old else None),
-                coverage=json.dumps(coverage, sort_keys=True) if coverage else (old.coverage if old else None),
+                coverage=coverage if coverage is not None else (old.coverage if old else None),
                 project=batch.token.project,
             )
         )
     return rows
 
 
-def _watermark(coverage: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def _watermark(coverage: Coverage) -> tuple[str | None, str | None]:
     """The mark of a batch as people look for it: its text and type, of several columns as JSON."""
-    marks = coverage.get("marks", {})
+    marks = coverage.marks
     if len(marks) == 1:
         ((value, type_),) = marks.values()
         return value, type_

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strandline.control.fence import KNOWN, MADE, RUN, counting
-from strandline.control.ledger import BEFORE, MODE, ORIGINS, SINCE, TABLE, UNDOES, RunRow
+from strandline.control.coverage import NO_BATCH, NOTHING, Coverage, Fed
+from strandline.control.fence import counting
+from strandline.control.ledger import RunRow
 from strandline.errors import UsageError, did_you_mean
-
-FEED = "feed"  # in the coverage of an undo: the batch whose rows are in the table again; null: as before the first
-BACK = "back"  # and the version of the table that it takes back; null: the batch had not touched it
 
 # what a table format does to a table without touching a row
 HARMLESS = (
@@ -56,22 +53,22 @@ class Taking:
         return [*mine, *([self.events] if self.events else [])]
 
     @property
-    def coverage(self) -> dict[str, Any]:
+    def coverage(self) -> Coverage:
         """What the records say afterwards: what the run found, and that it was taken back.
 
         Where a table began, and where its rows come from, stays true of it.
         """
-        mine = _coverage(self.batches[0])
-        before = mine.get(BEFORE) or {}
-        found = before.get("coverage", {})
-        stays = {k: mine[k] for k in (SINCE, ORIGINS) if k in mine}
-        feed = found.get(FEED, before.get("batch"))
-        return {**stays, **found, UNDOES: self.run_id, FEED: feed, BACK: self.version}
-
-
-def kept(coverage: Mapping[str, Any]) -> dict[str, Any]:
-    """What an undo puts back of what a batch covered: not who brought it about, or by taking back whom."""
-    return {k: v for k, v in coverage.items() if k not in (RUN, KNOWN, MADE, BACK, BEFORE, UNDOES)}
+        mine = self.batches[0].coverage
+        before = mine.before or NO_BATCH
+        found = before.coverage
+        return replace(
+            found,
+            since=mine.since if found.since is None else found.since,
+            origins=mine.origins if found.origins is None else found.origins,
+            undoes=self.run_id,
+            feed=found.feed or Fed(before.batch),
+            back=self.version,
+        )
 
 
 @dataclass(frozen=True)
@@ -97,12 +94,12 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
         known = list(dict.fromkeys(r.run_id for r in history if not _remark(r)))
         hint = did_you_mean(run_id, known) or (f"the newest is {known[0]}" if known else "there was no run yet")
         raise UsageError(f"there is no run `{run_id}`", hint=hint)
-    if undone := next((c for r in mine if r.counts and (c := _coverage(r).get(UNDOES))), None):
+    if undone := next((c for r in mine if r.recorded and (c := r.coverage.undoes)), None):
         raise UsageError(f"run `{run_id}` is itself an undo, of run {undone}", hint="run again what it has taken back")
     found = _found(history, mine, noted)
     loud = [t for t in found if not t.quiet]
     free = [t for t in found if t.quiet and _moved(t) and not _later(history, t.last, noted)]
-    by = sorted({r.run_id for r in history if r.counts and r.takes_back == run_id and _coverage(r).get(UNDOES)})
+    by = sorted({r.run_id for r in history if r.recorded and r.takes_back == run_id and r.coverage.undoes})
     if loud:  # what was quiet beside it goes back too, unless somebody has gone on from there
         return [t for t in found if not t.quiet or not _later(history, t.last, noted)]
     moved = free or ([t for t in found if _moved(t)] if not by else [])
@@ -113,7 +110,7 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     if not by and (finished := _finished(history, mine)):
         why = f"has only finished the record of run {', '.join(finished)}"
         hint = f"undo that one: strandline undo {finished[0]}"
-    elif not by and (over := next((r for r in history if r.counts and r.takes_back == run_id), None)):
+    elif not by and (over := next((r for r in history if r.recorded and r.takes_back == run_id), None)):
         why, hint = f"was outdone by run {over.run_id}", f"undo that one: strandline undo {over.run_id}"
     raise UsageError(f"run `{run_id}` {why}", hint=hint)
 
@@ -122,12 +119,12 @@ def _found(history: Sequence[RunRow], mine: Sequence[RunRow], noted: set[tuple[s
     """What still counts of a run, by node; without what was known to be nothing new before it was looked at."""
     alive, groups = counting(history), dict[str, list[RunRow]]()
     for row in sorted(mine, key=lambda r: r.batch):
-        if row.counts and (row.run_id, row.node, row.batch) in alive:
+        if row.recorded and (row.run_id, row.node, row.batch) in alive:
             groups.setdefault(row.node, []).append(row)
     found = []
     for node, rows in groups.items():
         quiet = not any(_loud(r, noted) for r in rows)
-        if not quiet or BEFORE in _coverage(rows[0]):
+        if not quiet or rows[0].coverage.before is not None:
             found.append(Taking(node, rows[-1].target_table, tuple(rows), quiet=quiet))
     return found
 
@@ -162,12 +159,12 @@ def in_the_way(
         mine = replace(t, table=table)
         found += _commits(mine, version, past[table], _undone(history))
         found += _consumers(mine, version, history, noted, ids.get(table, ""))
-    made_anew = _coverage(t.last).get(TABLE) not in (None, ids.get(t.table))
+    made_anew = not t.last.coverage.is_of(ids.get(t.table, ""))
     if made_anew and not t.made:  # a batch that committed something meets its commit, or does not
         found.append(Obstacle(t.node, t.table, "the table was made anew since"))
     if any(map(_committed, t.batches)) and not t.made:
         found.append(Obstacle(t.node, t.table, "no log knows the version that the run made"))
-    if BEFORE not in _coverage(t.batches[0]):
+    if t.batches[0].coverage.before is None:
         found.append(Obstacle(t.node, t.table, "its record does not say what was before it"))
     for row in _later(history, t.last, noted):
         if not (t.made and _committed(row)):  # a commit was found in the table's own log
@@ -191,7 +188,7 @@ def _commits(t: Taking, version: int, past: Iterable[Any], undone: set[tuple[str
             continue
         if "app_id" in record:
             run, node = str(record.get("run_id")), str(record["app_id"]).rpartition("/")[2]
-            if (run, node) not in undone and not record.get("coverage", {}).get(UNDOES):
+            if (run, node) not in undone and not Coverage.in_commit(record).undoes:
                 found.append(Obstacle(t.node, t.table, f"run {run} committed version {commit.version} later", run))
         elif not commit.operation.startswith(HARMLESS):
             found.append(Obstacle(t.node, t.table, f"version {commit.version} is somebody else's ({commit.operation})"))
@@ -205,8 +202,8 @@ def _consumers(
 ) -> list[Obstacle]:
     alive, found = counting(history), []
     for row in history:
-        pins = _coverage(row).get("sources", {}) if (row.run_id, row.node, row.batch) in alive else {}
-        read = [pin[1] for pin in pins.values() if pin[0] == table_id]
+        pins = row.coverage.sources if (row.run_id, row.node, row.batch) in alive else {}
+        read = [pin.version for pin in pins.values() if pin.table_id == table_id]
         if not read or max(read) < version or row.run_id == t.run_id or not _loud(row, noted):
             continue
         text = f"node `{row.node}` consumed version {max(read)} in run {row.run_id}"
@@ -214,31 +211,27 @@ def _consumers(
     return found
 
 
-def _coverage(row: RunRow) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(row.coverage or "{}")
-    return found
-
-
 def _undone(history: Sequence[RunRow]) -> set[tuple[str | None, str]]:
-    return {(r.takes_back, r.node) for r in history if r.counts and _coverage(r).get(UNDOES)}
+    return {(r.takes_back, r.node) for r in history if r.recorded and r.coverage.undoes}
 
 
 def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:
     """Has a batch changed anything? An undo has only put back what was."""
-    return (_committed(row) or (row.run_id, row.node) in noted) and not _coverage(row).get(UNDOES)
+    return (_committed(row) or (row.run_id, row.node) in noted) and not row.coverage.undoes
 
 
 def _committed(row: RunRow) -> bool:
     """Has a batch committed something, be it events alone?"""
-    return row.version is not None or bool(_coverage(row).get(MADE))
+    return row.version is not None or bool(row.coverage.committed)
 
 
 def _moved(t: Taking) -> bool:
     """Has a run that changed no row got further: by its marks, its snapshot, the files that it has read?"""
-    now, then = _coverage(t.last), _coverage(t.batches[0])[BEFORE].get("coverage", {})
-    if (now.get(MODE), now.get("kind")) == ("append", "full"):  # each extract is a snapshot, an empty one too
+    before = t.batches[0].coverage.before
+    now, then = t.last.coverage, before.coverage if before else NOTHING
+    if now.mode == "append" and now.whole:  # each extract is a snapshot, an empty one too
         return True
-    return any(now.get(k) != then.get(k) for k in ("marks", "snapshot", "files"))
+    return (now.marks, now.snapshot, now.files) != (then.marks, then.snapshot, then.files)
 
 
 def _same_line(one: RunRow, other: RunRow) -> bool:
@@ -246,11 +239,11 @@ def _same_line(one: RunRow, other: RunRow) -> bool:
 
     Projects that feed one table from places of their own have marks and numbers of their own.
     """
-    mine, theirs = _coverage(one), _coverage(other)
-    if None in (mine.get(TABLE), theirs.get(TABLE)):
+    mine, theirs = one.coverage, other.coverage
+    if None in (mine.table, theirs.table):
         return (one.project, one.target_table) == (other.project, other.target_table)
-    here = one.project == other.project or mine.get(ORIGINS) == theirs.get(ORIGINS)
-    return here and bool(mine[TABLE] == theirs[TABLE])
+    here = one.project == other.project or mine.origins == theirs.origins
+    return here and mine.table == theirs.table
 
 
 def _later(history: Sequence[RunRow], row: RunRow, noted: set[tuple[str, str]]) -> list[RunRow]:

@@ -38,9 +38,9 @@ class Mark:
     value: Any
     type: str
 
-    def as_json(self) -> list[str]:
+    def as_json(self) -> tuple[str, str]:
         """Text and type: exact, and the same mark again from `from_json`."""
-        return [to_text(self.value), self.type]
+        return to_text(self.value), self.type
 
     @classmethod
     def from_json(cls, pair: Sequence[str]) -> Mark:

@@ -17,8 +17,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.control import fence
+from strandline.control.coverage import Coverage
 from strandline.control.holds import carried_over, with_decisions
-from strandline.control.ledger import BY_HAND, FORMERLY, SINCE, ChangeRow, ControlRow, Notebook, RunRow
+from strandline.control.ledger import BY_HAND, ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
 from strandline.engine.control_faults import unreadable, unwritable
 from strandline.engine.delta_rows import delta_rows
@@ -31,6 +32,7 @@ _TRIES = 60
 _TIDY = 100  # commits from one tidying to the next
 _PROPERTIES = {"delta.checkpointInterval": "10"}  # many small commits, each opened anew: replaying 100 takes 60 ms
 _T = TypeVar("_T")
+_Row = TypeVar("_Row", ControlRow, RunRow, ChangeRow, LoadRow)
 
 
 class DeltaStore:
@@ -52,7 +54,7 @@ class DeltaStore:
         return [r for r in self._control() if self._mine(r.project)]
 
     def _control(self) -> list[ControlRow]:
-        return [ControlRow(**r) for r in self._read("etl_control")]
+        return [_from_stored(ControlRow, r) for r in self._read("etl_control")]
 
     def _mine(self, project: str | None) -> bool:
         return None in (project, self.project) or project == self.project
@@ -62,7 +64,7 @@ class DeltaStore:
 
         def write() -> bool:
             table = _opened(self.folder / "etl_control")
-            there = [ControlRow(**r) for r in self._rows("etl_control", table)]
+            there = [_from_stored(ControlRow, r) for r in self._rows("etl_control", table)]
             node, project = rows[0].node, rows[0].project or ""
             before = [r for r in there if r.by(project, node)]
             new = fence.merged(before, rows)
@@ -92,15 +94,13 @@ class DeltaStore:
         if rows:
             self._replace("etl_loads", LoadRow, rows, ("load_id",))
 
-    def _replace(self, name: str, kind: type[Row], rows: Sequence[Row], keys: Sequence[str]) -> None:
+    def _replace(self, name: str, kind: type[_Row], rows: Sequence[_Row], keys: Sequence[str]) -> None:
         """Put rows in the place of those with the same keys, in one commit that lands only on what was read."""
 
         def write() -> None:
             table = _opened(self.folder / name)
-            there = [kind(**r) for r in self._rows(name, table)]
-            mine = {tuple(getattr(r, k) for k in keys) for r in rows}
-            kept = [r for r in there if tuple(getattr(r, k) for k in keys) not in mine]
-            self._write(name, table, _arrow(kind, [*kept, *rows]), "overwrite")
+            there = [_from_stored(kind, r) for r in self._rows(name, table)]
+            self._write(name, table, _arrow(kind, _replaced(there, rows, keys)), "overwrite")
 
         self._retried(write)
 
@@ -112,16 +112,16 @@ class DeltaStore:
             table = _opened(self.folder / "etl_runs")
             last = (table.transaction_version(app_id) if table else None) or 0
             told = row
-            if row.counts and last >= row.batch:
+            if row.recorded and last >= row.batch:
                 history = self._history(table, app_id)
-                if there := next((r for r in history if r.by == row.by and r.counts), None):
+                if there := next((r for r in history if r.by == row.by and r.recorded), None):
                     return there
                 if other := fence.held_by_another(history, row):
                     raise Fenced(taken(row.node, row.batch, other.run_id))
                 if row.takes_back is None and (quiet := fence.outdone(history, row)):
                     told = self._deciding(replace(row, takes_back=quiet))
             point("control.write", row.node)
-            number = [Transaction(app_id, row.batch)] if row.counts and row.batch > last else None
+            number = [Transaction(app_id, row.batch)] if row.recorded and row.batch > last else None
             self._write("etl_runs", table, _arrow(RunRow, [told]), "append", number)
             return told
 
@@ -142,12 +142,12 @@ class DeltaStore:
         table = _opened(self.folder / "etl_runs")
         if table is None or (table.transaction_version(app_id) or 0) <= after:
             return None
-        newer = [r for r in self._history(table, app_id) if r.counts and r.batch > after]
+        newer = [r for r in self._history(table, app_id) if r.recorded and r.batch > after]
         return max(newer, key=lambda r: (r.batch, r.version is not None), default=None)
 
     def _history(self, table: DeltaTable | None, app_id: str) -> list[RunRow]:
         rows = self._rows("etl_runs", table)
-        return [RunRow(**r) for r in rows if r["token"].rpartition("/")[0] == app_id]
+        return [_from_stored(RunRow, r) for r in rows if r["token"].rpartition("/")[0] == app_id]
 
     def _write(
         self,
@@ -214,7 +214,7 @@ class DeltaStore:
     def changes(self, node: str | None = None, also: Collection[str] = ()) -> list[ChangeRow]:
         """What recorded batches did to single rows, the oldest first; `also` those of runs that no longer count."""
         runs = self.all_runs()
-        recorded = fence.counting(runs) | {(r.run_id, r.node, r.batch) for r in runs if r.counts and r.run_id in also}
+        recorded = fence.counting(runs) | {(r.run_id, r.node, r.batch) for r in runs if r.recorded and r.run_id in also}
         rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
         rows = self._named([r for r in rows if (r.run_id, r.node, r.batch) in recorded])
         return sorted(rows, key=lambda r: (r.at, r.batch))
@@ -222,8 +222,8 @@ class DeltaStore:
     def _named(self, rows: Sequence[ChangeRow]) -> list[ChangeRow]:
         """What is told of this project's tables, under the names they have now; not of those that were made anew."""
         control = self.all_control()
-        now = {tuple(name): r.target_table for r in control for name in r.covered.get(FORMERLY, ())}
-        since = {r.target_table: int(r.covered.get(SINCE, 0)) for r in control}
+        now = {name: r.target_table for r in control for name in r.covered.formerly}
+        since = {r.target_table: r.covered.since or 0 for r in control}
         mine = [r for r in rows if self._mine(r.project) or (r.project, r.target_table) in now]
         mine = [replace(r, target_table=now.get((r.project, r.target_table), r.target_table)) for r in mine]
         return [r for r in mine if r.batch >= since.get(r.target_table, 0)]
@@ -237,7 +237,7 @@ class DeltaStore:
         return [r for r in self.all_runs() if self._mine(r.project)][:limit]
 
     def all_runs(self) -> list[RunRow]:
-        rows = [RunRow(**r) for r in self._read("etl_runs")]
+        rows = [_from_stored(RunRow, r) for r in self._read("etl_runs")]
         return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)
 
     def _read(self, name: str) -> list[dict[str, Any]]:
@@ -293,18 +293,37 @@ def _conflict(error: Exception) -> bool:
 
 
 _ARROW = {
+    Coverage: pa.string(),
     str: pa.string(),
     int: pa.int64(),
     float: pa.float64(),
     bool: pa.bool_(),
     datetime: pa.timestamp("us", tz="UTC"),
 }
-Row = ControlRow | RunRow | ChangeRow | LoadRow
 
 
-def _arrow(kind: type[Row], rows: Sequence[Row]) -> pa.Table:
+def _replaced(there: Sequence[_Row], rows: Sequence[_Row], keys: Sequence[str]) -> list[_Row]:
+    """The rows that are there, with these in the place of those with the same keys."""
+    mine = {tuple(getattr(r, k) for k in keys) for r in rows}
+    others = [r for r in there if tuple(getattr(r, k) for k in keys) not in mine]
+    return others + list(rows)
+
+
+def _arrow(kind: type[_Row], rows: Sequence[_Row]) -> pa.Table:
     columns = {}
     for name, hint in get_type_hints(kind).items():
         plain = next(a for a in getattr(hint, "__args__", (hint,)) if a is not type(None))
-        columns[name] = pa.array([getattr(r, name) for r in rows], _ARROW[plain])
+        columns[name] = pa.array([_stored(getattr(r, name)) for r in rows], _ARROW[plain])
     return pa.table(columns)
+
+
+def _stored(value: Any) -> Any:
+    return value.to_json() if isinstance(value, Coverage) else value
+
+
+def _from_stored(kind: type[_Row], values: dict[str, Any]) -> _Row:
+    """A row as it was written; a batch without a coverage covered nothing, a state without one was never reached."""
+    text = values.get("coverage")
+    if text is not None or kind is RunRow:
+        values = {**values, "coverage": Coverage.from_json(text)}
+    return kind(**values)

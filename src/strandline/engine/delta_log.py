@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from strandline.control.ledger import ORIGINS
+from strandline.control.coverage import Coverage
 from strandline.control.undo import HARMLESS
 from strandline.engine.local.types import to_delta
 from strandline.errors import CommitConflict, TableError
@@ -172,8 +172,8 @@ def _same_rows(theirs: Mapping[str, Any], token: Token, record: Mapping[str, Any
     """Is this a batch of a node of another name that reads what ours reads?"""
     if theirs.get("app_id") in (None, token.app_id):
         return False
-    mine = record.get("coverage", {}).get(ORIGINS)
-    return mine is not None and theirs.get("coverage", {}).get(ORIGINS) == mine
+    mine = Coverage.in_commit(record).origins
+    return mine is not None and Coverage.in_commit(theirs).origins == mine
 
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:

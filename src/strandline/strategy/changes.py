@@ -38,7 +38,7 @@ from strandline.sql.expr import (
     same as same_values,
 )
 from strandline.sql.portable import family
-from strandline.types import Relation, Schema
+from strandline.types import Counts, Relation, Schema
 
 ACTION = "_action"
 ROW_HASH = "_row_hash"
@@ -54,26 +54,6 @@ class Removals(Enum):
     NOTHING = "nothing"
     REPLACED = "replaced"  # those whose locator an addition carries that is not an insert
     EVERYTHING = "everything"
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many rows each verb touched; they add up to what was compared."""
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    unchanged: int = 0
-    reopened: int = 0
-    held: int = 0
-
-    @property
-    def any(self) -> bool:
-        return bool(self.inserted or self.updated or self.deleted or self.reopened)
-
-    @property
-    def written(self) -> int:
-        return self.inserted + self.updated + self.deleted + self.reopened
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from strandline.sql.expr import (
     select,
     table,
 )
-from strandline.strategy.changes import ACTION, Counts, Proposal, Removals, is_true
+from strandline.strategy.changes import ACTION, Proposal, Removals, is_true
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import ALIVE, CAME, ELSE, FOUND, GONE, NOTE, NULL_KEY, VERSION, Keeping, Question
-from strandline.types import Relation
+from strandline.types import Counts, Relation
 
 
 def keep() -> exp.Expr:
