@@ -209,20 +209,24 @@ def _by_key(engine: Engine, moved: Relation, lake: Table, state: TableState, key
     newest = [ordered(col(net.WHEN), desc=True)]
     came, went = (engine.query(newest_per_key(sides[s], spelled, newest)) for s in (1, -1))
     lost = engine.query(rows_of(went).where(negate(_in(came, went, spelled))))
-    left = engine.query(rows_of(now).where(_in(lost, now, spelled)))
+    left = engine.query(_left(now, lost, spelled))
     one = engine.query(newest_per_key(left, spelled, []))
     known = case((is_null(col(net.SIGN, "w")), lit("insert")), default=lit("update"))
     parts = [
-        _beside(_told(came, columns, known, _at(state, col(net.WHEN, came.name))), came, went, spelled),
-        _beside(_told(one, columns, lit("update"), _at(state, col(net.WHEN, "w"))), one, lost, spelled),
+        _told(came, columns, known, _at(state, col(net.WHEN, came.name))).join(
+            table(went.name, "w"), on=same_keys(spelled, "w", came.name), join_type="left"
+        ),
+        _told(one, columns, lit("update"), _at(state, col(net.WHEN))),
         _told(lost, columns, lit("delete"), _at(state, col(net.WHEN))).where(negate(_in(now, lost, spelled))),
     ]
     return exp.union(*parts, distinct=False)
 
 
-def _beside(rows: exp.Select, of: Relation, went: Relation, keys: Sequence[str]) -> exp.Select:
-    """Rows with the row of the same key that went, if there is one, as `w`."""
-    return rows.join(table(went.name, "w"), on=same_keys(keys, "w", of.name), join_type="left")
+def _left(now: Relation, lost: Relation, keys: Sequence[str]) -> exp.Select:
+    """The rows that are left of keys that lost a row, with the version that took it."""
+    values = [col(name, now.name) for name in now.schema.names]
+    rows = select(*values, col(net.WHEN, "w")).from_(table(now.name))
+    return rows.join(table(lost.name, "w"), on=same_keys(keys, "w", now.name), join_type="inner")
 
 
 def _in(there: Relation, rows: Relation, keys: Sequence[str]) -> exp.Expr:
