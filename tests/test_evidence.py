@@ -1,4 +1,4 @@
-"""Absence is evidence only in a snapshot, a window or live keys: the type checker refuses a delete by absence elsewhere."""
+"""Deletes by absence need a snapshot, a window or live keys: the type checker refuses an increment."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +18,7 @@ from strandline.errors import (
     ReadError,
     RevertRefused,
     TableError,
+    TransformError,
     UnknownColumn,
     UsageError,
 )
@@ -37,6 +39,7 @@ from strandline.loader import (
 from strandline.testing.projects import execute, make_project
 
 pytestmark = pytest.mark.spark
+FEED_COLUMNS = ["_change_type", "_commit_version", "_commit_timestamp"]
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,26 @@ def test_the_frame_is_fixed_when_it_is_read(job):
     assert changes(job.loader().get_data()) == [("insert", 2, "b")]
 
 
+def test_a_job_joins_what_it_was_given(job):
+    """Rows of a later load: Spark has no plan for a join over a union of rows that hold an EXISTS."""
+    job.create((1, "a"), (2, "b"), (3, "c"))
+    loader = job.loader()
+    loader.get_data()
+    loader.consume_data()
+    job.sql("UPDATE SOURCE SET v = 'B' WHERE id = 2")
+    job.sql("DELETE FROM SOURCE WHERE id = 1")
+    names = job.spark.createDataFrame([(1, "one"), (2, "two")], "id int, name string")
+    joined = loader.get_data().join(names, "id")
+    assert sorted((r["_change_type"], r["name"]) for r in joined.collect()) == [("delete", "one"), ("update", "two")]
+    # each row with the commit that changed it, as the table's history has it
+    data = load_cdf(job.source, 1, ["id"])
+    history = job.spark.sql(f"DESCRIBE HISTORY delta.`{job.source}`").collect()
+    at = {r["version"]: r["timestamp"] for r in history}
+    told = [(r["id"], r["_commit_version"], r["_commit_timestamp"]) for r in data.join(names, "id").collect()]
+    assert sorted(told) == [(1, 2, at[2]), (2, 1, at[1])]
+    assert load_cdf(job.source, 3).columns == data.columns == [*names.columns[:1], "v", *FEED_COLUMNS]
+
+
 def test_the_session_keeps_nothing_of_ours(job):
     job.create((1, "a"))
     job.once()
@@ -211,6 +234,48 @@ def test_a_table_made_anew_is_delivered_whole_and_the_target_follows(job, caplog
     assert job.rows() == [(2, "B"), (3, "c")]
 
 
+def test_a_replaced_table_is_compared_with_what_it_was(job):
+    job.create((1, "a"), (2, "b"))
+    job.once()
+    job.sql("CREATE OR REPLACE TABLE SOURCE USING delta AS SELECT * FROM VALUES (2, 'B'), (3, 'c') AS t(id, v)")
+    assert job.once() == [("delete", 1, "a"), ("insert", 3, "c"), ("update", 2, "B")]
+    assert job.rows() == job.rows(job.source)
+    job.sql("CREATE OR REPLACE TABLE SOURCE USING delta AS SELECT * FROM VALUES (2, 5) AS t(id, v)")
+    with pytest.raises(ReadError, match="what was deleted since the last load is unknown"):
+        job.loader().get_data()  # rows of other types cannot be compared
+
+
+def test_deletes_that_nobody_can_tell_are_not_lost(job):
+    job.create((1, "a"), (2, "b"))
+    job.create((1, "a"), (2, "b"), place="TARGET")
+    loader = job.loader()
+    loader.get_data()
+    loader.consume_data()
+    older = list((job.folder / "source").glob("*.parquet"))
+    job.sql("INSERT OVERWRITE SOURCE VALUES (2, 'B'), (3, 'c')")
+    for file in older:  # as VACUUM does after a week
+        file.unlink()
+    loader = job.loader()
+    for read in (loader.get_data, lambda: loader.write_data(print, tables=[job.target])):
+        with pytest.raises(ReadError, match="what was deleted since the last load is unknown") as error:
+            read()
+    assert "reset()" in error.value.hint
+    assert error.value.__notes__ == [f"→ {error.value.hint}"]  # a traceback shows it
+    with pytest.raises(UsageError, match="nothing was read yet"):
+        loader.consume_data()
+    with pytest.raises(ReadError, match=r"what changed after version 0 can no longer be read") as error:
+        load_cdf(job.source, 1, ["id"])
+    assert "whole=True" in error.value.hint
+    loader.reset()  # the way out that the error tells
+    data = loader.get_data()
+    merge = partial(DeltaManager().merge_dataframe, job.target, key_columns=["id"], whole=True)
+    merge(data_frame=data)
+    assert job.rows() == [(2, "B"), (3, "c")]
+    assert merge(data_frame=data) is None
+    with pytest.raises(EmptySource, match="came back empty"):
+        merge(data_frame=data.limit(0))
+
+
 def test_reset_starts_over(job):
     job.create((1, "a"))
     job.once()
@@ -245,10 +310,12 @@ def test_a_range_of_versions(job):
 
 def test_merge_writes_only_what_differs_and_adds_columns(job):
     job.create((1, "a"), (2, None), place="TARGET")
-    manager, version = DeltaManager(), get_latest_version(job.target)
+    manager = DeltaManager()
     again = job.spark.createDataFrame([(1, "a"), (2, None)], "id int, v string")
     manager.merge_dataframe(job.target, again, ["id"])
-    assert job.rows() == [(1, "a"), (2, None)]
+    version = get_latest_version(job.target)
+    assert manager.merge_dataframe(job.target, again, ["id"]) is None
+    assert get_latest_version(job.target) == version  # nothing differs, so nothing is committed
     more = job.spark.createDataFrame([(1, "a", 7), (None, "n", 8)], "id int, v string, n int")
     manager.merge_dataframe(job.target, more, ["ID"])
     manager.merge_dataframe(job.target, more, ["id"])  # a NULL is a key like any other
@@ -269,6 +336,41 @@ def test_merge_refuses_what_it_cannot_do_rightly(job):
     wrong = job.spark.createDataFrame([(1, 2)], "id int, v int")
     with pytest.raises(TableError, match="column `v` is string in the table, but the rows bring int"):
         DeltaManager().merge_dataframe(job.target, wrong, ["id"])
+
+
+def test_errors_speak_to_a_job_in_python(job):
+    job.create((1, "a"), place="TARGET")
+    rows = job.spark.createDataFrame([(1, "a"), (1, "b")], "id int, v string")
+    merge = partial(DeltaManager().merge_dataframe, job.target, key_columns=["id"])
+    told = {
+        DuplicateKeys: rows,
+        TableError: rows.limit(1).selectExpr("id", "2 AS v"),
+        TransformError: rows.limit(1).selectExpr("id", "raise_error('the rate is missing') AS v"),
+    }
+    for kind, frame in told.items():
+        with pytest.raises(kind) as error:
+            merge(data_frame=frame)
+        assert not any(word in error.value.hint for word in ("step", "operation", "spark.log", "order_by"))
+    assert "the rate is missing" in str(error.value)
+    job.spark.sql(f"CREATE TEMPORARY VIEW living AS SELECT * FROM delta.`{job.target}`")
+    try:
+        with pytest.raises(ReadError, match="`living` is a view") as error:
+            get_latest_version("living")
+        assert "give the Delta table that it selects from" in error.value.hint
+    finally:
+        job.spark.catalog.dropTempView("living")
+    with pytest.raises(ReadError, match="cannot be read") as error:
+        get_latest_version("no-such-name")
+    assert "its path with a /" in error.value.hint
+    with pytest.raises(UsageError, match="system_columns: deletd"):
+        load_full_snapshot(job.target, system_columns={"deletd": "gone"})
+
+
+def test_a_thread_finds_the_session(job):
+    job.create((1, "a"))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(job.once).result() == [("insert", 1, "a")]
+    assert job.rows() == [(1, "a")]
 
 
 def test_write_data_by_a_function(job):

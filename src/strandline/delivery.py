@@ -1,7 +1,8 @@
-"""What a hand-written job gets of a Delta table: its rows, or what changed after a version, each with `_change_type`.
+"""What a hand-written job gets of a Delta table: its rows, or what changed after a version.
 
-Rows that came and are still there are inserts, or updates when their key was there before; a key is deleted when none
-of its rows is left. Where the feed cannot be read completely, the two snapshots are compared.
+Each changed row has its `_change_type` and the `_commit_version` that changed it. Rows that came and are still there
+are inserts, or updates when their key was there before; a key is deleted when none of its rows is left. Where the feed
+cannot be read completely, the two snapshots are compared.
 """
 
 from __future__ import annotations
@@ -11,21 +12,36 @@ from dataclasses import dataclass, replace
 from logging import WARNING
 from typing import Any
 
+from pydantic import ValidationError
 from sqlglot import exp
 
 from strandline.config.deletes import SystemColumnsConfig
 from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine, FeedSource, LakeSource
-from strandline.errors import UsageError
+from strandline.errors import UsageError, did_you_mean
 from strandline.journal import log
 from strandline.plan.views import last_versions, told_roles
 from strandline.sql import net
 from strandline.sql.dedupe import newest_per_key
-from strandline.sql.expr import case, cast, col, eq, lit, named, negate, ordered, rows_of, same_keys, select, table
+from strandline.sql.expr import (
+    case,
+    cast,
+    col,
+    eq,
+    is_null,
+    lit,
+    named,
+    negate,
+    ordered,
+    rows_of,
+    same_keys,
+    select,
+    table,
+)
 from strandline.strategy.changes import living
 from strandline.types import Relation, Schema, Table, TableState
 
-CHANGE = delta_feed.CHANGE
+CHANGE, VERSION = delta_feed.CHANGE, delta_feed.VERSION
 
 
 def snapshot(engine: Engine, lake: Table, state: TableState) -> Relation:
@@ -53,7 +69,7 @@ class Wanted:
         if self.versions not in (None, "all", "current"):
             raise UsageError(f"versions={self.versions!r} is not known", hint='use versions="all" or "current"')
         if self.system_columns is not None:
-            told = SystemColumnsConfig.model_validate(dict(self.system_columns))
+            told = _told_columns(self.system_columns)
             state = replace(state, roles=told_roles(told, state.schema, state.roles, lake.label))
         if self.versions == "all":
             shown = ("deleted", "is_current", "valid_from", "valid_to")
@@ -69,6 +85,19 @@ class Wanted:
                 hint='give deduplication columns, or versions="all"',
             )
         return LastVersions(**{**vars(state), "roles": roles}, keys=tuple(keys), flags=state.roles)
+
+
+def _told_columns(given: Mapping[str, Any]) -> SystemColumnsConfig:
+    try:
+        return SystemColumnsConfig.model_validate(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        known = sorted(SystemColumnsConfig.model_fields)
+        raise UsageError(
+            f"system_columns: {key}: {first['msg']}",
+            hint=did_you_mean(key, known) or f"its keys are {', '.join(known)}",
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,31 +116,36 @@ def whole(engine: Engine, lake: Table, state: TableState, keys: Sequence[str]) -
     """Every row as an insert; with keys one row of each, the highest of all columns."""
     rows = snapshot(engine, lake, state)
     one = engine.query(newest_per_key(rows, keys, [])) if keys else rows
-    return engine.query(_told(one, columns_of(state), lit("insert")))
+    return engine.query(_told(one, columns_of(state), lit("insert"), _at(state)))
 
 
 def nothing(engine: Engine, state: TableState) -> Relation:
     """No change."""
     values = [named(cast(exp.null(), c.type), c.name) for c in columns_of(state)]
-    return engine.query(select(*values, named(cast(exp.null(), "string"), CHANGE)).where(exp.false()))
+    told = [named(cast(exp.null(), "string"), CHANGE), named(cast(exp.null(), "bigint"), VERSION)]
+    return engine.query(select(*values, *told).where(exp.false()))
 
 
-def since(engine: Engine, lake: Table, state: TableState, after: int, keys: Sequence[str]) -> Relation | None:
-    """What changed after a version; None when nobody can tell any more."""
+def since(
+    engine: Engine, lake: Table, state: TableState, after: int, keys: Sequence[str], table_id: str | None = None
+) -> Relation | None:
+    """What changed after a version of the table with this id; None when neither feed nor snapshots can tell."""
+    if table_id not in (None, state.table_id) and not _continued(lake, after, table_id):
+        return None
     if after == state.version or not delta_feed.changed(lake, after, state.version):
         return nothing(engine, state)
-    signed = _signed(engine, lake, state, after)
+    signed = _signed(engine, lake, state, after, keys)
     if signed is None:
         return None
     columns = columns_of(state)
     moved = engine.query(net.net(signed, columns))
     if keys:
-        return engine.query(_by_key(engine, moved, snapshot(engine, lake, state), columns, keys))
+        return engine.query(_by_key(engine, moved, lake, state, keys))
     verb = case((eq(col(net.SIGN), lit(1)), lit("insert")), default=lit("delete"))
-    return engine.query(_told(moved, columns, verb))
+    return engine.query(_told(moved, columns, verb, _at(state, col(net.WHEN))))
 
 
-def _signed(engine: Engine, lake: Table, state: TableState, after: int) -> exp.Query | None:
+def _signed(engine: Engine, lake: Table, state: TableState, after: int, keys: Sequence[str]) -> exp.Query | None:
     """The rows that moved: by the feed, else by the snapshots before and after."""
     columns = columns_of(state)
     last = isinstance(state, LastVersions)
@@ -124,7 +158,7 @@ def _signed(engine: Engine, lake: Table, state: TableState, after: int) -> exp.Q
         if not delta_feed.readable(lake, after):
             return None
         before = delta_log.describe_at(lake, after)
-        if before.table_id != state.table_id:
+        if not _comparable(before, state, keys):
             return None
         roles = {role: name for role, name in state.roles.items() if name in before.schema}
         then = snapshot(engine, lake, replace(state, version=before.version, schema=before.schema, roles=roles))
@@ -133,29 +167,69 @@ def _signed(engine: Engine, lake: Table, state: TableState, after: int) -> exp.Q
     return net.of_snapshots(then, snapshot(engine, lake, state), columns)
 
 
-def _told(rows: Relation, columns: Schema, verb: exp.Expr) -> exp.Select:
-    return select(*(col(c.name) for c in columns), named(verb, CHANGE)).from_(table(rows.name))
+def _continued(lake: Table, version: int, table_id: str | None) -> bool:
+    """Tell whether a version is still there and belongs to the table with this id.
+
+    CREATE OR REPLACE gives a table another id and keeps its log. A table that was dropped and created again has
+    another log, in which the same number is another version.
+    """
+    return delta_feed.readable(lake, version) and delta_log.describe_at(lake, version).table_id == table_id
 
 
-def _by_key(engine: Engine, moved: Relation, now: Relation, columns: Schema, keys: Sequence[str]) -> exp.Query:
-    """One row per key: the newest that came, else what is left of the key, else its delete."""
+def _comparable(before: TableState, now: TableState, keys: Sequence[str]) -> bool:
+    """Tell whether the rows of two versions can be compared: a REPLACE may leave out keys and change types."""
+    if before.table_id == now.table_id:
+        return True
+    if any(key not in before.schema for key in keys):
+        return False
+    shared = [(c, before.schema.get(c.name)) for c in columns_of(now)]
+    return all(then is None or then.type == c.type for c, then in shared)
+
+
+def _at(state: TableState, when: exp.Expr | None = None) -> exp.Expr:
+    """The version that changed a row; where snapshots were compared, the newest one."""
+    newest = cast(lit(state.version), "bigint")
+    return newest if when is None else exp.Coalesce(this=when, expressions=[newest])
+
+
+def _told(rows: Relation, columns: Schema, verb: exp.Expr, version: exp.Expr) -> exp.Select:
+    values = [col(c.name, rows.name) for c in columns]
+    return select(*values, named(verb, CHANGE), named(version, VERSION)).from_(table(rows.name))
+
+
+def _by_key(engine: Engine, moved: Relation, lake: Table, state: TableState, keys: Sequence[str]) -> exp.Query:
+    """One row per key: the newest that came, else what is left of the key, else its delete.
+
+    Whether a key was there before is asked by a join: Spark cannot optimize a join over a union of rows that hold the
+    answer of an EXISTS.
+    """
+    columns, now = columns_of(state), snapshot(engine, lake, state)
     spelled = [c.name if (c := columns.get(k)) else k for k in keys]
     sides = {sign: engine.query(rows_of(moved).where(eq(col(net.SIGN), lit(sign)))) for sign in (1, -1)}
     newest = [ordered(col(net.WHEN), desc=True)]
     came, went = (engine.query(newest_per_key(sides[s], spelled, newest)) for s in (1, -1))
     lost = engine.query(rows_of(went).where(negate(_in(came, went, spelled))))
-    left = engine.query(rows_of(now).where(_in(lost, now, spelled)))
+    left = engine.query(_left(now, lost, spelled))
     one = engine.query(newest_per_key(left, spelled, []))
-    known = case((_in(went, came, spelled), lit("update")), default=lit("insert"))
+    known = case((is_null(col(net.SIGN, "w")), lit("insert")), default=lit("update"))
     parts = [
-        _told(came, columns, known),
-        _told(one, columns, lit("update")),
-        _told(lost, columns, lit("delete")).where(negate(_in(now, lost, spelled))),
+        _told(came, columns, known, _at(state, col(net.WHEN, came.name))).join(
+            table(went.name, "w"), on=same_keys(spelled, "w", came.name), join_type="left"
+        ),
+        _told(one, columns, lit("update"), _at(state, col(net.WHEN))),
+        _told(lost, columns, lit("delete"), _at(state, col(net.WHEN))).where(negate(_in(now, lost, spelled))),
     ]
     return exp.union(*parts, distinct=False)
 
 
+def _left(now: Relation, lost: Relation, keys: Sequence[str]) -> exp.Select:
+    """The rows that are left of keys that lost a row, with the version that took it."""
+    values = [col(name, now.name) for name in now.schema.names]
+    rows = select(*values, col(net.WHEN, "w")).from_(table(now.name))
+    return rows.join(table(lost.name, "w"), on=same_keys(keys, "w", now.name), join_type="inner")
+
+
 def _in(there: Relation, rows: Relation, keys: Sequence[str]) -> exp.Expr:
-    """Has another relation a row of the same key?"""
+    """Tell whether another relation has a row of the same key."""
     match = select(lit(1)).from_(table(there.name, "x")).where(same_keys(keys, "x", rows.name))
     return exp.Exists(this=match)

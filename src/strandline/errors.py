@@ -51,9 +51,16 @@ class StrandlineError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"→ {hint}")  # where a job of one's own ends with a traceback, it ends with what to do
         self.loc: tuple[str | int, ...] = ()  # the key of its node that it belongs to
         self.file: str | None = None
         self.line: int | None = None
+
+    def advise(self, hint: str) -> None:
+        """Replace the hint, where the one that was given does not fit the reader."""
+        self.hint = hint
+        self.__notes__ = [f"→ {hint}"]
 
     def as_dict(self) -> dict[str, Any]:
         """The shape that `--json` prints under `error`."""
@@ -224,13 +231,16 @@ class DuplicateKeys(NodeError):
 
     code = "duplicate_keys"
 
-    def __init__(self, keys: Sequence[str], count: int, samples: Sequence[Sequence[Any]]) -> None:
+    def __init__(
+        self, keys: Sequence[str], count: int, samples: Sequence[Sequence[Any]], *, hint: str | None = None
+    ) -> None:
         self.keys, self.count, self.samples = list(keys), count, [list(s) for s in samples]
         shown = "; ".join(", ".join(f"{k}={v!r}" for k, v in zip(keys, s, strict=True)) for s in samples)
         super().__init__(
             f"{plural(count, 'key')} of ({', '.join(keys)}) {agree(count, 'occurs', 'occur')} more than once "
             f"in the rows to write, for example {shown}",
-            hint=f"add a `deduplicate` step with keys: [{', '.join(keys)}] and an order_by that says which row wins",
+            hint=hint
+            or f"add a `deduplicate` step with keys: [{', '.join(keys)}] and an order_by that says which row wins",
         )
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from strandline.config.load import Project
 
+ETL_SCHEMA = "STRANDLINE_ETL_SCHEMA"
+"""The environment variable that says where the control tables are, for projects and hand-written jobs alike."""
+
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SECRET_FIELDS = ("url", "user", "password", "jdbc_url")
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://|^dbfs:/")
@@ -168,13 +171,24 @@ def locate(project: Project, connection_name: str, name: str) -> str:
         raise ConfigError(f"`{name}` of connection `{connection_name}` {error}") from error
 
 
+def folder_given(told: str) -> str | None:
+    """The folder that `STRANDLINE_ETL_SCHEMA` gives; None for a plain name, which is a schema of the Spark catalog."""
+    return os.path.abspath(Path(told).expanduser()) if "/" in told or told.startswith("~") else None  # noqa: PTH100
+
+
 def control_location(connections: Mapping[str, object], control: ControlConfig | None, root: Path) -> str:
-    """The folder of the control tables: of the connection named, else of the first lake, else in the project."""
+    """The folder of the control tables: of the environment, the connection named, the first lake, or the project."""
+    if told := os.environ.get(ETL_SCHEMA):
+        if folder := folder_given(told):
+            return folder
+        raise PlaceError(
+            f"`{told}` of {ETL_SCHEMA} is a name of the Spark catalog, which a project does not ask: "
+            f"give the folder, as in {ETL_SCHEMA}=/lake/{told}, or remove it and say control: {{schema: {told}}}"
+        )
     control = control or ControlConfig()
     lakes = {name: c for name, c in connections.items() if isinstance(c, LakeConnection)}
     lake = lakes.get(control.connection) if control.connection else next(iter(lakes.values()), None)
-    schema = os.environ.get("STRANDLINE_ETL_SCHEMA") or control.schema_
-    return place(lake, schema, root) if lake else str(root / ".strandline")
+    return place(lake, control.schema_, root) if lake else str(root / ".strandline")
 
 
 def _refuse_name(name: str, *, pattern: bool) -> None:

@@ -50,6 +50,12 @@ def found(rows: Sequence[ControlRow], target: str, commit: Commit | None, ended:
     return None
 
 
+def no_lower(before: Sequence[ControlRow], row: ControlRow) -> ControlRow:
+    """The row with the highest version that it or one before it has processed."""
+    versions = [r.last_processed_version for r in (*before, row) if r.last_processed_version is not None]
+    return replace(row, last_processed_version=max(versions, default=None))
+
+
 def known(rows: Sequence[ControlRow], target: str) -> int:
     """The number of the newest commit to a table that a node's records know; once, it was the batch's own."""
     mine = [r for r in rows if r.target_table == target]

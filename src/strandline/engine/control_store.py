@@ -81,9 +81,23 @@ class DeltaStore:
 
         return self._retried(write)
 
-    def put_by_hand(self, rows: Sequence[ControlRow]) -> None:
-        """The state of batches that no node runs, and nobody fences."""
-        self._replace("etl_control", ControlRow, rows, ("target_table", "source_table", "node"))
+    def put_by_hand(self, row: ControlRow, *, back: bool = False) -> ControlRow:
+        """Put the state of a batch that no node runs; its version is never lowered, unless it goes `back` on purpose.
+
+        Returns the row as it was put. Another process may have put a higher version since this one looked.
+        """
+        mine = (row.target_table, row.source_table, row.node)
+
+        def write() -> ControlRow:
+            table = _opened(self.folder / "etl_control")
+            there = [_from_stored(ControlRow, r) for r in self._rows("etl_control", table)]
+            before = [r for r in there if (r.target_table, r.source_table, r.node) == mine]
+            new = row if back else fence.no_lower(before, row)
+            kept = [r for r in there if r not in before]
+            self._write("etl_control", table, _arrow(ControlRow, [*kept, new]), "overwrite")
+            return new
+
+        return self._retried(write)
 
     def loads(self, source: str, identifier: str) -> list[LoadRow]:
         """The loads of a source under one identifier."""
@@ -91,18 +105,17 @@ class DeltaStore:
         return [r for r in rows if (r.source_table, r.delta_load_identifier) == (source, identifier)]
 
     def put_loads(self, rows: Sequence[LoadRow]) -> None:
-        if rows:
-            self._replace("etl_loads", LoadRow, rows, ("load_id",))
-
-    def _replace(self, name: str, kind: type[_Row], rows: Sequence[_Row], keys: Sequence[str]) -> None:
-        """Put rows in the place of those with the same keys, in one commit that lands only on what was read."""
+        """Put loads in the place of those with the same ids, in one commit that lands only on what was read."""
+        mine = {r.load_id for r in rows}
 
         def write() -> None:
-            table = _opened(self.folder / name)
-            there = [_from_stored(kind, r) for r in self._rows(name, table)]
-            self._write(name, table, _arrow(kind, _replaced(there, rows, keys)), "overwrite")
+            table = _opened(self.folder / "etl_loads")
+            there = [LoadRow(**r) for r in self._rows("etl_loads", table)]
+            kept = [r for r in there if r.load_id not in mine]
+            self._write("etl_loads", table, _arrow(LoadRow, [*kept, *rows]), "overwrite")
 
-        self._retried(write)
+        if rows:
+            self._retried(write)
 
     def log(self, row: RunRow) -> RunRow:
         """One ending of a number: its commit carries the number, and lands only on what was read."""
@@ -300,13 +313,6 @@ _ARROW = {
     bool: pa.bool_(),
     datetime: pa.timestamp("us", tz="UTC"),
 }
-
-
-def _replaced(there: Sequence[_Row], rows: Sequence[_Row], keys: Sequence[str]) -> list[_Row]:
-    """The rows that are there, with these in the place of those with the same keys."""
-    mine = {tuple(getattr(r, k) for k in keys) for r in rows}
-    others = [r for r in there if tuple(getattr(r, k) for k in keys) not in mine]
-    return others + list(rows)
 
 
 def _arrow(kind: type[_Row], rows: Sequence[_Row]) -> pa.Table:

@@ -55,6 +55,25 @@ def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
         raise _translate(e, text, where, files) from e
 
 
+_IN_A_JOB = {
+    CommitConflict: "call it again: nothing of it was written",
+    TableError: "rename or cast the column in the frame: withColumnRenamed, withColumn",
+    TransformError: "the error of Spark is the cause of this one: see above it, or `__cause__`",
+}
+
+
+@contextmanager
+def translated_for_job(where: str) -> Iterator[None]:
+    """Run something on Spark for a job written in Python: no hint speaks of YAML or of files of a project."""
+    try:
+        with translated(where):
+            yield
+    except NodeError as e:
+        if isinstance(e.__cause__, PySparkException | Py4JError) and type(e) in _IN_A_JOB:
+            e.advise(_IN_A_JOB[type(e)])
+        raise
+
+
 def _text(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
     return f"{error}\n{java.toString()}" if java is not None else str(error)

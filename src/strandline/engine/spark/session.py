@@ -44,6 +44,17 @@ _MEANING = {
 }
 
 
+def live_session() -> SparkSession | None:
+    """The session that is active in this thread, else the default one of the process; None when there is none.
+
+    Spark knows the active session by thread: in a thread of one's own only the default one is found.
+    """
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
+
+
 class SparkPlatform:
     """A Spark session and the folder where it may stage rows."""
 
@@ -59,7 +70,7 @@ class SparkPlatform:
         rows = Path(control) / "_staging"
         sweep(rows)
         sweep_scratch()  # the rows of plans are staged there
-        active = SparkSession.getActiveSession()
+        active = live_session()
         if active is not None:
             for name, message, hint in unseen(project.config.connections, str(active.sparkContext.master)):
                 raise EngineError(f"connection `{name}`: {message}", hint=hint)

@@ -1,0 +1,105 @@
+"""The batches of a hand-written job: a row of `etl_control` per target and source (seed 003)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from strandline.control import ledger
+from strandline.control.ledger import BY_HAND, ControlRow
+from strandline.engine.control_store import DeltaStore
+from strandline.journal import log
+from strandline.loader.tables import job_store, table_name, utc_now
+from strandline.types import Token
+
+
+class ETLControlManager:
+    """What was processed, and how it went: one row of `etl_control` per target and source."""
+
+    def __init__(self, control: str | Path | None = None) -> None:
+        self._control = control
+
+    def get_watermark(self, target: object, source: object) -> int | None:
+        """The last version of the source that a finished batch has brought into the target; None before the first."""
+        row = self._row(table_name(target), table_name(source))
+        return row.last_processed_version if row else None
+
+    def batch_start(self, target: object, source: object) -> str:
+        """Record a running batch; returns its id."""
+        return self._put(target, source, "RUNNING").batch_id
+
+    def batch_complete(self, target: object, source: object, version: int, rows_read: int, rows_written: int) -> None:
+        """Record a finished batch: the next one starts after `version`, or after a higher one that was recorded."""
+        new = self._put(target, source, "SUCCESS", version, rows_read=rows_read, rows_written=rows_written)
+        if new.last_processed_version != version:
+            log.warning(
+                "batch_complete: the watermark of %s stays at version %s, which is higher than %s; "
+                "to go back on purpose, call reset_watermark(target, source)",
+                new.source_table, new.last_processed_version, version,
+            )  # fmt: skip
+
+    def batch_fail(self, target: object, source: object, error_message: str) -> None:
+        """Record a failed batch: the watermark stays where it was."""
+        self._put(target, source, "FAILED", error=error_message)
+
+    def reset_watermark(self, target: object, source: object) -> None:
+        """Forget what was processed of a source, for one that was made anew: the next watermark is None."""
+        row = self._row(table_name(target), table_name(source))
+        if row is not None:
+            self._store.put_by_hand(replace(row, last_processed_version=None, updated_at=utc_now()), back=True)
+
+    @property
+    def _store(self) -> DeltaStore:
+        return job_store(self._control)
+
+    def _row(self, target: str, source: str) -> ControlRow | None:
+        rows = self._store.control(BY_HAND + target)
+        return next((r for r in rows if r.source_table == source), None)
+
+    def _put(
+        self,
+        target: object,
+        source: object,
+        status: str,
+        version: int | None = None,
+        *,
+        rows_read: int | None = None,
+        rows_written: int | None = None,
+        error: str | None = None,
+    ) -> ControlRow:
+        into, label, now = table_name(target), table_name(source), utc_now()
+        row = self._row(into, label)
+        token = Token("", BY_HAND + into, 0, "")
+        batch = ledger.next_batch([row] if row else [], token, into, [label], now)
+        if status != "RUNNING" and row is not None and row.batch_status == "RUNNING":
+            batch = replace(batch, started_at=row.batch_started_at or now)
+        versions = {label: version} if version is not None else None
+        (new,) = ledger.control_rows(
+            batch, status, now, rows_read=rows_read, rows_written=rows_written, versions=versions, error=error
+        )
+        return self._store.put_by_hand(new)
+
+
+def get_watermark(target: object, source: object) -> int | None:
+    """`ETLControlManager().get_watermark`."""
+    return ETLControlManager().get_watermark(target, source)
+
+
+def batch_start(target: object, source: object) -> str:
+    """`ETLControlManager().batch_start`."""
+    return ETLControlManager().batch_start(target, source)
+
+
+def batch_complete(target: object, source: object, version: int, rows_read: int, rows_written: int) -> None:
+    """`ETLControlManager().batch_complete`."""
+    ETLControlManager().batch_complete(target, source, version, rows_read, rows_written)
+
+
+def batch_fail(target: object, source: object, error_message: str) -> None:
+    """`ETLControlManager().batch_fail`."""
+    ETLControlManager().batch_fail(target, source, error_message)
+
+
+def reset_watermark(target: object, source: object) -> None:
+    """`ETLControlManager().reset_watermark`."""
+    ETLControlManager().reset_watermark(target, source)
