@@ -27,7 +27,8 @@ from strandline.plan.reading import SOURCE_FILE
 from strandline.schema.diff import Fit, fit
 from strandline.slices import Slice
 from strandline.sql.expr import col, lit, named, negate, one_of, rows_of, select, table
-from strandline.sql.portable import family, parse, refuse_untested
+from strandline.sql.portable import family, parse
+from strandline.sql.tested import refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.strategy import announced, decisions
 from strandline.strategy import append as appending
@@ -119,7 +120,7 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     if node.transform and node.transform.steps:
         alias, first = next(iter(sources.items()))
         carried = (SOURCE_FILE,) if files else ()
-        context = _steps(node, EngineContext(engine, first, node.name, carried), slice_.newest)
+        context = _steps(node, EngineContext(engine, first, node.name, carried, now=job.clock.now), slice_.newest)
         unasked = without_file(node, job.inputs[0], context.rows)
         rows = context.rows if unasked is None else engine.query(unasked)
         sources, found = {**sources, alias: rows}, context.detection
@@ -136,12 +137,12 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
 def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
     """A query of the user's over named rows, with Spark's types on either engine."""
     with located("transformation_sql"):
-        return run_query(engine, tree, sources, f"{job.node.name}: transformation_sql")
+        return run_query(engine, tree, sources, f"{job.node.name}: transformation_sql", job.clock.now)
 
 
 def shaped(job: Job, engine: Engine, rows: Relation) -> Relation:
     """The rows after the registered steps."""
-    return _steps(job.node, EngineContext(engine, rows, job.node.name)).rows
+    return _steps(job.node, EngineContext(engine, rows, job.node.name, now=job.clock.now)).rows
 
 
 def _steps(node: NodeConfig, context: EngineContext, newest: Newest | None = None) -> EngineContext:
@@ -204,7 +205,7 @@ def announcing(job: Job, engine: Engine, rows: Relation) -> exp.Expr | None:
     sql = job.node.write.delete_when
     if sql is None:
         return None
-    return EngineContext(engine, rows, f"{job.node.name}: write.delete_when").expression(sql)
+    return EngineContext(engine, rows, f"{job.node.name}: write.delete_when", now=job.clock.now).expression(sql)
 
 
 def _announced(job: Job, engine: Engine, rows: Relation) -> Relation:
@@ -306,7 +307,7 @@ def _condition(job: Job, engine: Engine, columns: Schema) -> exp.Expr | None:
     if engine.dialect == "spark":
         return tree
     refuse_untested(tree, where)
-    return spark_expression(tree, {"source": columns, "target": columns}, where)
+    return spark_expression(tree, {"source": columns, "target": columns}, where, job.clock.now)
 
 
 def _texts(rows: Relation, parts: Sequence[str]) -> bool:

@@ -94,7 +94,7 @@ def _older(newest: Mark, last: Any) -> bool:
 
 def _made(job: Job, engine: Engine, rows: Relation, name: str) -> tuple[Relation, int]:
     """The rows with the column that tells extracts, after as few steps as it takes to make it."""
-    context, chosen = EngineContext(engine, rows), None
+    context, chosen = EngineContext(engine, rows, now=job.clock.now), None
     if name in rows.schema:
         return rows, 0
     for index, step in enumerate(job.node.transform.steps if job.node.transform else []):

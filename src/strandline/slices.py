@@ -22,7 +22,7 @@ from strandline.job import Feed, Job
 from strandline.plan.reading import Input, is_lake, source_of, table_of
 from strandline.plan.views import by_last, check_view, chosen, hidden, last_versions
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
-from strandline.sql.portable import deterministic
+from strandline.sql.tested import deterministic
 from strandline.types import Relation, Schema, Table, TableState
 
 FILES = "_modified_at"  # the mark of files that are read by the time they were written

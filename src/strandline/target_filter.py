@@ -8,7 +8,8 @@ from strandline.engine.base import Engine, LakeSource
 from strandline.errors import TransformError, UnknownColumn
 from strandline.job import Job
 from strandline.sql.expr import rows_of, select
-from strandline.sql.portable import parse, refuse_untested
+from strandline.sql.portable import parse
+from strandline.sql.tested import refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.types import Schema, TableState
 
@@ -23,7 +24,7 @@ def target_filter(job: Job, engine: Engine, state: TableState | None) -> exp.Exp
     if engine.dialect == "spark":
         return tree
     refuse_untested(tree, where)
-    return spark_expression(tree, {"": state.schema}, where)
+    return spark_expression(tree, {"": state.schema}, where, job.clock.now)
 
 
 def _where(job: Job) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from strandline.sql.expr import all_of, ident, named, select
-from strandline.sql.portable import deterministic
+from strandline.sql.tested import deterministic
 from strandline.types import Schema
 
 _CLAUSES = {"expressions", "from_", "joins", "where", "group", "having", "distinct", "kind", "hint"}

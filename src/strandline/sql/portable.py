@@ -7,6 +7,7 @@ DuckDB would read differently is written differently here, and what it cannot do
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import sqlglot
@@ -20,9 +21,20 @@ from sqlglot.parsers.spark import SparkParser
 
 from strandline.errors import TransformError
 from strandline.sql.expr import call, case, cast, concat, data_type, eq, is_null, lit, negate, same
-from strandline.sql.spoken import remember, spoken
+from strandline.sql.names import AGGREGATE_NAMES, CALLED_NAMES
+from strandline.sql.spoken import remember
 
 _FAULT, _FIELD, _END = "strandline!", "␟", "␞"
+
+
+def _called(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
+    kind = exp.AnonymousAggFunc if name in AGGREGATE_NAMES else exp.Anonymous
+    return lambda args: kind(this=name, expressions=args)
+
+
+# calls that stay calls: Spark reads them as they were written, and `sql/functions.py` knows them by name
+_CALLS = {name.upper(): _called(name) for name in CALLED_NAMES | AGGREGATE_NAMES}
+_ALSO = {"MEAN": exp.Avg.from_arg_list}
 
 
 class AnsiSpark(Spark):
@@ -35,6 +47,13 @@ class AnsiSpark(Spark):
 
     class Parser(SparkParser):
         STRICT_CAST = True
+        FUNCTIONS: ClassVar[dict[str, Any]] = {**SparkParser.FUNCTIONS, **_CALLS, **_ALSO}
+        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name not in _CALLS
+        }
+        NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name not in _CALLS
+        }
 
     class Generator(SparkGenerator):
         def anonymous_sql(self, expression: exp.Anonymous) -> str:
@@ -103,6 +122,10 @@ class SparkOnDuck(DuckDB):
             start = expression.args.get("start")
             if start is not None:  # Spark reads position 0 as 1
                 expression.set("start", case((eq(start.copy(), lit(0)), lit(1)), default=start.copy()))
+            length = expression.args.get("length")
+            if length is not None and not isinstance(length, exp.Literal):  # DuckDB would go backwards
+                below = exp.LT(this=length.copy(), expression=lit(0))
+                expression.set("length", case((below, lit(0)), default=length.copy()))
             return super().substring_sql(expression)
 
 
@@ -324,69 +347,3 @@ def decimal_text(tree: exp.Expr) -> exp.Expr:
 def timestamp_text(tree: exp.Expr) -> exp.Expr:
     """Text like 2024-01-31 12:00:00.000000, in UTC for instants."""
     return exp.TimeToStr(this=tree, format=lit("%Y-%m-%d %H:%M:%S.%f"))
-
-
-# --- what in process can do of Spark's functions -----------------------------------------------------------
-
-_TESTED: set[type[exp.Expr]] = {
-    exp.Abs, exp.And, exp.Avg, exp.Case, exp.Cast, exp.Ceil, exp.Coalesce, exp.Concat, exp.Count, exp.CountIf,
-    exp.DateAdd, exp.DateDiff, exp.DateSub, exp.Day, exp.DenseRank, exp.Exists, exp.Extract, exp.FirstValue,
-    exp.Floor, exp.Greatest, exp.If, exp.Lag, exp.LastValue, exp.Lead, exp.Least, exp.Length, exp.Lower, exp.Max,
-    exp.Min, exp.Month, exp.Nullif, exp.Or, exp.Rank, exp.RegexpLike, exp.Round, exp.RowNumber, exp.SHA2,
-    exp.Substring, exp.Sum, exp.Trim, exp.TryCast, exp.Upper, exp.Year, exp.Xor, exp.TsOrDsAdd, exp.TsOrDsDiff,
-    exp.TsOrDsToDate, exp.Left, exp.Right, exp.Pad, exp.Replace, exp.DateTrunc, exp.TimestampTrunc,
-    exp.Hour, exp.Minute, exp.Quarter, exp.DayOfMonth, exp.LastDay,
-}  # fmt: skip
-
-
-# the same for what is no function: operators, clauses and types
-_PLAIN: set[type[exp.Expr]] = {
-    exp.Add, exp.Alias, exp.Between, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.Boolean, exp.CTE, exp.Column,
-    exp.Cube, exp.DPipe, exp.DataType, exp.DataTypeParam, exp.Distinct, exp.Div, exp.EQ, exp.Escape, exp.Except,
-    exp.Filter, exp.From, exp.GT, exp.GTE, exp.Group, exp.GroupingSets, exp.Having, exp.ILike, exp.Identifier,
-    exp.IgnoreNulls, exp.In, exp.IntDiv, exp.Intersect, exp.Interval, exp.Is, exp.Join, exp.LT, exp.LTE, exp.Like,
-    exp.Limit, exp.Literal, exp.Mod, exp.Mul, exp.NEQ, exp.Neg, exp.Not, exp.Null, exp.NullSafeEQ, exp.NullSafeNEQ,
-    exp.Offset, exp.Order, exp.Ordered, exp.Paren, exp.RawString, exp.RespectNulls, exp.Rollup, exp.Select, exp.Star,
-    exp.Sub, exp.Subquery, exp.Table, exp.TableAlias, exp.Tuple, exp.Union, exp.Var, exp.Where, exp.Window,
-    exp.WindowSpec, exp.With,
-}  # fmt: skip
-_TYPES = {
-    "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "TEXT", "BOOLEAN", "DATE", "TIMESTAMP",
-    "TIMESTAMPTZ", "TIMESTAMPNTZ", "BINARY",
-}  # fmt: skip
-
-
-def refuse_untested(tree: exp.Expr, what: str) -> None:
-    """In process, whatever is outside the tested lists is refused by name rather than guessed."""
-    for node in tree.walk():
-        if not _tested(node):
-            raise TransformError(
-                f"{what}: {spoken(node)} is not available on the local engine",
-                hint="run this project with engine: spark, or write it with the functions listed in docs/sql.md",
-            )
-
-
-def _tested(node: exp.Expr) -> bool:
-    match node:
-        case exp.SHA2():
-            return node.args["length"].name in ("256", "0")
-        case exp.TsOrDsToDate():
-            return not node.args.get("format")
-        case exp.Distinct():
-            return not node.args.get("on")
-        case exp.Interval():
-            return isinstance(node.parent, exp.Add | exp.Sub | exp.WindowSpec)
-        case exp.DataType():
-            return getattr(node.this, "name", "") in _TYPES or isinstance(node.parent, exp.Interval)
-    return type(node) in _TESTED or type(node) in _PLAIN
-
-
-_CLOCKS = re.compile(
-    r"(?i)\b(rand|randn|random|uuid|now|current_(date|timestamp|time)|getdate|localtimestamp|unix_timestamp|"
-    r"monotonically_increasing_id|shuffle|input_file_name|spark_partition_id)\b"
-)
-
-
-def deterministic(sql: str) -> bool:
-    """Does this SQL give the same answer whenever it is asked? Says no when in doubt."""
-    return not _CLOCKS.search(sql)

@@ -17,6 +17,12 @@ def remember(tree: exp.Expr, sql: str) -> exp.Expr:
     return tree
 
 
+def written_name(node: exp.Expr) -> str | None:
+    """The name of a function as it stands in the SQL, where that is known."""
+    name: str | None = node.meta.get(_WRITTEN)
+    return name
+
+
 def spoken(node: exp.Expr) -> str:
     """A part of a query as its writer knows it: `the function date_format()`, or its text."""
     text = node.sql(dialect="spark").strip()

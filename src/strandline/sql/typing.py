@@ -6,48 +6,28 @@ another type or another value, the expression is rewritten. What cannot be typed
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from strandline.errors import TransformError
-from strandline.sql.expr import call, case, cast, eq, lit
-from strandline.sql.portable import checked_cast, family, fault
+from strandline.sql.expr import call, cast, lit
+from strandline.sql.function_table import FUNCTIONS
+from strandline.sql.functions import Call, Unsuited, answered, around
+from strandline.sql.numbers import bounded_decimal, common_type, digits, divided, rounded_float
+from strandline.sql.portable import checked_cast, family
+from strandline.sql.spoken import written_name
 from strandline.types import Relation, Schema
 
-_WIDTH = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _BOOLEAN = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean)
-_TEXT = (
-    exp.Concat,
-    exp.DPipe,
-    exp.Lower,
-    exp.Upper,
-    exp.Trim,
-    exp.Substring,
-    exp.Left,
-    exp.Right,
-    exp.Pad,
-    exp.Replace,
-    exp.SHA2,
-)
+_TEXT = (exp.Concat, exp.DPipe, exp.Trim, exp.Substring, exp.Left, exp.Right)
 _INT = (
-    exp.Length,
-    exp.Year,
-    exp.Month,
-    exp.Day,
-    exp.DayOfMonth,
-    exp.Quarter,
-    exp.Hour,
-    exp.Minute,
-    exp.Extract,
-    exp.DateDiff,
-    exp.RowNumber,
-    exp.Rank,
-    exp.DenseRank,
-)
+    exp.Year, exp.Month, exp.Day, exp.DayOfMonth, exp.Quarter, exp.Hour, exp.Minute, exp.Extract, exp.DateDiff,
+    exp.RowNumber, exp.Rank, exp.DenseRank,
+)  # fmt: skip
 _DATE = (exp.TsOrDsToDate, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc, exp.LastDay)
 _SAME = (exp.Paren, exp.Neg, exp.Abs, exp.Min, exp.Max, exp.Nullif, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue)
 _CALENDAR = ("YEAR", "MONTH", "WEEK", "DAY", "QUARTER")
@@ -55,21 +35,22 @@ _CALENDAR = ("YEAR", "MONTH", "WEEK", "DAY", "QUARTER")
 Types = dict[str, str]  # by folded name
 
 
-def spark_types(tree: exp.Query, sources: Iterable[Relation], where: str) -> exp.Query:
-    """The query with Spark's types; tables go by the relations' names."""
+def spark_types(tree: exp.Query, sources: Iterable[Relation], where: str, now: datetime | None = None) -> exp.Query:
+    """The query with Spark's types; tables go by the relations' names, and the clock shows `now`."""
     schemas = {r.name: _types(r.schema) for r in sources}
     outputs: dict[int, Types] = {}
     for scope in traverse_scope(tree):
-        outputs[id(scope.expression)] = _Typist(_visible(scope, schemas, outputs), outputs, where).query(
-            scope.expression
-        )
+        typist = _Typist(_visible(scope, schemas, outputs), outputs, where, now)
+        outputs[id(scope.expression)] = typist.query(scope.expression)
     return tree
 
 
-def spark_expression(tree: exp.Expr, schemas: Mapping[str, Schema], where: str) -> exp.Expr:
+def spark_expression(
+    tree: exp.Expr, schemas: Mapping[str, Schema], where: str, now: datetime | None = None
+) -> exp.Expr:
     """An expression over the columns of some named schemas, with Spark's types."""
     holder = exp.Paren(this=tree)  # so that the tree itself can be replaced
-    _Typist({name: _types(schema) for name, schema in schemas.items()}, {}, where).visit(tree)
+    _Typist({name: _types(schema) for name, schema in schemas.items()}, {}, where, now).visit(tree)
     rewritten: exp.Expr = holder.this
     return rewritten
 
@@ -92,8 +73,10 @@ def _visible(scope: Scope | None, schemas: Mapping[str, Types], outputs: Mapping
 class _Typist:
     """Gives the expressions of one scope their types, innermost first."""
 
-    def __init__(self, sources: dict[str, Types], outputs: Mapping[int, Types], where: str) -> None:
-        self.sources, self.outputs, self.where = sources, outputs, where
+    def __init__(
+        self, sources: dict[str, Types], outputs: Mapping[int, Types], where: str, now: datetime | None
+    ) -> None:
+        self.sources, self.outputs, self.where, self.now = sources, outputs, where, now
         self.aliases: Types = {}
 
     # --- queries -------------------------------------------------------------------------------------------
@@ -102,7 +85,7 @@ class _Typist:
         """Rewrite a query's own expressions; returns its columns."""
         if isinstance(tree, exp.SetOperation):
             left, right = (self.outputs.get(id(side.unnest()), {}) for side in (tree.left, tree.right))
-            return {n: _common([t, u]) or "" for (n, t), u in zip(left.items(), right.values(), strict=False)}
+            return {n: common_type([t, u]) or "" for (n, t), u in zip(left.items(), right.values(), strict=False)}
         if not isinstance(tree, exp.Select):
             return {}
         for projection in list(tree.expressions):
@@ -161,8 +144,29 @@ class _Typist:
         rule = next((rule for kinds, rule in _RULES if isinstance(core, kinds)), None)
         return rule(self, core, outer) if rule else None
 
+    def called(self, core: exp.Expr, outer: exp.Expr, name: str, args: list[exp.Expr]) -> str | None:
+        """A call that is known by its name."""
+        function = FUNCTIONS.get(name)
+        if function is None:
+            return None
+        distinct = len(args) == 1 and isinstance(args[0], exp.Distinct)
+        values = args[0].expressions if distinct else args
+        made = Call(
+            name=name,
+            args=values,
+            types=[self._of(v) or "" for v in values],
+            over=lambda tree: around(outer, core, tree, distinct=distinct),
+            now=self.now,
+        )
+        try:
+            typed = answered(function, made)
+        except Unsuited as e:
+            shown = f"{self.where}: the function {written_name(core) or name}() is not available here: {e.reason}"
+            raise TransformError(shown, hint=e.hint or "run this project with engine: spark") from e
+        return self.put(outer, typed.tree, typed.type)
+
     def chosen(self, node: exp.Expr) -> str | None:
-        return _common(self._of(v) for v in _branches(node))
+        return common_type(self._of(v) for v in _branches(node))
 
     def first(self, node: exp.Expr) -> str | None:
         return self._of(node.expressions[0] if isinstance(node, exp.Distinct) else node.this)
@@ -249,7 +253,7 @@ class _Typist:
             return self._decimal(node)
         if isinstance(node, exp.Div):
             return "double"
-        type_ = "bigint" if isinstance(node, exp.IntDiv) else _common([left, right]) or "int"
+        type_ = "bigint" if isinstance(node, exp.IntDiv) else common_type([left, right]) or "int"
         return self.put(node, cast(_with(node, this=cast(node.left.copy(), type_)), type_), type_)
 
     def _moved(self, node: exp.Binary) -> str:
@@ -268,25 +272,26 @@ class _Typist:
         left, right = node.left.copy(), node.right.copy()
         match node:
             case exp.Mul():
-                type_ = _bounded(p1 + p2 + 1, s1 + s2)
+                type_ = bounded_decimal(p1 + p2 + 1, s1 + s2)
                 left, right = cast(left, f"decimal(38,{s1})"), cast(right, f"decimal(38,{s2})")
             case exp.Div():
                 scale = max(6, s1 + p2 + 1)
-                type_ = _bounded(p1 - s1 + s2 + scale, scale)
+                type_ = bounded_decimal(p1 - s1 + s2 + scale, scale)
                 return self.put(
                     node, divided(cast(left, f"decimal({p1},{s1})"), cast(right, f"decimal({p2},{s2})"), type_), type_
                 )
             case exp.Mod():
-                type_ = _bounded(min(p1 - s1, p2 - s2) + max(s1, s2), max(s1, s2))
+                type_ = bounded_decimal(min(p1 - s1, p2 - s2) + max(s1, s2), max(s1, s2))
             case _:
-                type_ = _bounded(max(p1 - s1, p2 - s2) + max(s1, s2) + 1, max(s1, s2))
+                type_ = bounded_decimal(max(p1 - s1, p2 - s2) + max(s1, s2) + 1, max(s1, s2))
                 wide = f"decimal(38,{max(s1, s2)})"
                 left, right = cast(left, wide), cast(right, wide)
         return self.put(node, cast(type(node)(this=left, expression=right), type_), type_)
 
     def aggregate(self, core: exp.Expr, outer: exp.Expr) -> str:
-        if isinstance(core, exp.Count | exp.CountIf):
-            return self.put(outer, cast(outer.copy(), "bigint"), "bigint")
+        if isinstance(core, exp.Count | exp.CountIf):  # DuckDB counts NULL where all are NULL
+            counted = exp.Coalesce(this=outer.copy(), expressions=[lit(0)])
+            return self.put(outer, cast(counted, "bigint"), "bigint")
         inner = self._of(core.this)
         kind, average = family(inner or ""), isinstance(core, exp.Avg)
         if kind not in ("integer", "decimal", "float"):
@@ -320,17 +325,28 @@ class _Typist:
         ):
             raise self._refusal(node)
         if isinstance(node, exp.Round) and family(inner) == "float":
-            return self.put(node, _rounded_float(node.this, inner, fixed), inner)
+            return self.put(node, rounded_float(node.this, inner, fixed), inner)
+        if family(inner) == "float":
+            return self.put(node, call("strandline_long", node.copy()), "bigint")
         if family(inner) != "decimal":
             type_ = inner if isinstance(node, exp.Round) else "bigint"
         else:
             p, s = digits(inner) or (38, 18)
-            type_ = _bounded(p - s + 1 + min(s, fixed), min(s, fixed))
+            type_ = bounded_decimal(p - s + 1 + min(s, fixed), min(s, fixed))
         return self.put(node, cast(node.copy(), type_), type_)
+
+
+def _locate(node: exp.StrPosition) -> list[exp.Expr]:
+    place = node.args.get("position")
+    return [node.args["substr"], node.this, *([place] if place is not None else [])]
 
 
 _Rule = Callable[[_Typist, Any, exp.Expr], str | None]
 _RULES: list[tuple[tuple[type[exp.Expr], ...], _Rule]] = [
+    ((exp.Anonymous, exp.AnonymousAggFunc), lambda t, n, outer: t.called(n, outer, n.name.lower(), n.expressions)),
+    ((exp.RegexpLike,), lambda t, n, outer: t.called(n, outer, "rlike", [n.this, n.expression])),
+    ((exp.StrPosition,), lambda t, n, outer: t.called(n, outer, "locate", _locate(n))),
+    ((exp.CurrentDate, exp.CurrentTimestamp), lambda t, n, outer: t.called(n, outer, n.sql_name().lower(), [])),
     ((exp.Column,), lambda t, node, _: t.column(node)),
     ((exp.Literal,), lambda t, node, _: t.literal(node)),
     ((exp.Null,), lambda _, __, ___: "void"),
@@ -346,66 +362,6 @@ _RULES: list[tuple[tuple[type[exp.Expr], ...], _Rule]] = [
     (_BOOLEAN, lambda _, __, ___: "boolean"),
     (_TEXT, lambda _, __, ___: "string"),
 ]
-
-
-# --- decimals ----------------------------------------------------------------------------------------------
-
-
-def digits(type_: str) -> tuple[int, int] | None:
-    """Precision and scale of a whole number's or a decimal's type."""
-    found = re.fullmatch(r"decimal\((\d+),(\d+)\)", type_)
-    return (int(found[1]), int(found[2])) if found else (_WIDTH[type_], 0) if type_ in _WIDTH else None
-
-
-def divided(left: exp.Expr, right: exp.Expr, type_: str) -> exp.Expr:
-    """The quotient to the last digit of the type, halves away from zero; both are decimals of known scale."""
-    scale = (digits(type_) or (38, 0))[1]
-    up = scale - _scale(left) + _scale(right)
-    above, below = call("unscaled", left), call("unscaled", right)
-    quotient = call("strandline_divide", above, below, lit(str(10 ** max(up, 0))), lit(str(10 ** max(-up, 0))))
-    unit = cast(lit("0." + "0" * (scale - 1) + "1"), f"decimal({scale},{scale})") if scale else lit(1)
-    zero = (eq(right.copy(), lit(0)), cast(fault("division"), type_))
-    value = exp.Mul(this=cast(quotient, "decimal(38,0)"), expression=unit)
-    return case(zero, default=cast(value, type_))
-
-
-def _rounded_float(value: exp.Expr, type_: str, places: int) -> exp.Expr:
-    """Rounded as the digits say that one sees: 1.005 to two places is 1.01."""
-    small = exp.LT(this=exp.Abs(this=value.copy()), expression=exp.Literal.number("1e17"))
-    return case(
-        (small, cast(cast(call("float_digits", value.copy()), f"decimal(38,{places})"), type_)), default=value.copy()
-    )
-
-
-def _scale(tree: exp.Expr) -> int:
-    return int(tree.args["to"].expressions[1].name)
-
-
-def _bounded(precision: int, scale: int) -> str:
-    """Spark's rule for results of more than 38 digits: keep the whole part, and at least six places."""
-    if precision > 38:
-        precision, scale = 38, max(38 - (precision - scale), min(scale, 6))
-    return f"decimal({precision},{scale})"
-
-
-def _common(types: Iterable[str | None]) -> str | None:
-    """The type that holds all of them, as CASE and COALESCE choose it."""
-    given = [t for t in types if t != "void"]
-    if not given or None in given or "" in given:
-        return None if given else "void"
-    known = [t for t in given if t]
-    if len(set(known)) == 1:
-        return known[0]
-    kinds = {family(t) for t in known}
-    if kinds == {"integer"}:
-        return max(known, key=lambda t: _WIDTH[t])
-    if kinds <= {"integer", "float", "decimal"}:
-        if "float" in kinds:
-            return "double"
-        pairs = [digits(t) or (38, 18) for t in known]
-        scale = max(s for _, s in pairs)
-        return f"decimal({min(38, max(p - s for p, s in pairs) + scale)},{scale})"
-    return None
 
 
 # --- trees -------------------------------------------------------------------------------------------------

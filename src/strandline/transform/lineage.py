@@ -10,7 +10,8 @@ from sqlglot import exp
 
 from strandline.config.model import NodeConfig, StepConfig
 from strandline.sql.incremental import NotIncremental, restless
-from strandline.sql.portable import deterministic, parse
+from strandline.sql.portable import parse
+from strandline.sql.tested import deterministic
 from strandline.transform.registry import step_name
 from strandline.types import Schema
 

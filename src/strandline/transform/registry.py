@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,8 @@ from sqlglot import exp
 from strandline.config.deletes import DeleteDetectionConfig
 from strandline.config.model import StepConfig
 from strandline.errors import TransformError, UnknownColumn, located
-from strandline.sql.portable import parse, refuse_untested
+from strandline.sql.portable import parse
+from strandline.sql.tested import refuse_untested
 from strandline.sql.typing import spark_expression
 from strandline.types import Column, Relation
 
@@ -41,6 +43,7 @@ class EngineContext:
     where: str = "transform"
     carried: tuple[str, ...] = ()  # metadata columns that `select` keeps
     detection: Detection | None = None
+    now: datetime | None = None  # the one instant of the run
 
     def with_rows(self, tree: exp.Query) -> EngineContext:
         return replace(self, rows=self.engine.query(tree))
@@ -62,7 +65,9 @@ class EngineContext:
                 node.this.set("quoted", True)
                 node.this.set("this", self.column(node.name).name)
                 node.set("table", None)
-        return tree if self.engine.dialect == "spark" else spark_expression(tree, {"": self.rows.schema}, self.where)
+        if self.engine.dialect == "spark":
+            return tree
+        return spark_expression(tree, {"": self.rows.schema}, self.where, self.now)
 
     def parse(self, sql: str) -> exp.Expr:
         tree = parse(sql, self.where)

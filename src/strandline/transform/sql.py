@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -10,7 +11,7 @@ from sqlglot import exp
 from strandline.config.queries import unknown_qualifiers
 from strandline.errors import TransformError, UnknownColumn, did_you_mean
 from strandline.sql.expr import ident
-from strandline.sql.portable import refuse_untested
+from strandline.sql.tested import refuse_untested
 from strandline.sql.typing import spark_types
 from strandline.types import Relation
 
@@ -43,13 +44,15 @@ def run_sql(tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> exp.
     return tree
 
 
-def run_query(engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> Relation:
-    """The rows of a user's query over named rows, with Spark's types on either engine."""
+def run_query(
+    engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation], where: str, now: datetime | None = None
+) -> Relation:
+    """The rows of a user's query over named rows, with Spark's types on either engine; `now` is the run's instant."""
     if engine.dialect != "spark":
         refuse_untested(tree, where)
     query = run_sql(tree, sources, where)
     try:
-        return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where))
+        return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where, now))
     except UnknownColumn as e:  # an engine names a few columns that are near: here are all of the sources'
         raise UnknownColumn(e.column, {alias: r.schema.names for alias, r in sources.items()}, where=where) from e
 

@@ -150,7 +150,7 @@ class SqlParams(Params):
 
 @transform("sql", category="rows", param_model=SqlParams)
 def sql(context: EngineContext, params: SqlParams) -> EngineContext:
-    rows = run_query(context.engine, context.parse(params.query), {"source": context.rows}, context.where)
+    rows = run_query(context.engine, context.parse(params.query), {"source": context.rows}, context.where, context.now)
     return replace(context, rows=rows)
 
 

@@ -22,7 +22,9 @@ from strandline.engine.sources.files import in_utf8
 from strandline.engine.staging import scratch, sweep_scratch
 from strandline.errors import EngineError, TransformError
 from strandline.faults import point
+from strandline.sql.answers import ANSWERS
 from strandline.sql.expr import named, rows_of, select, table
+from strandline.sql.macros import MACROS
 from strandline.sql.portable import DUCK_MACROS, render
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Column, Relation, Schema, Table, TableState, Token
@@ -141,6 +143,12 @@ class LocalWorkspace:
         return int(self.run(f'SELECT COUNT(*) FROM "{relation.name}"').fetchall()[0][0])
 
 
+def _teach(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make functions of Python known to DuckDB."""
+    for name, answer in ANSWERS.items():
+        connection.create_function(name, answer.function, list(answer.arguments), answer.result)
+
+
 class LocalPlatform:
     """Opens a DuckDB per node; there is nothing to share."""
 
@@ -162,8 +170,9 @@ class LocalPlatform:
                 connection.execute(f"SET memory_limit = '{self.memory_limit}'")
                 connection.execute(f"SET temp_directory = '{folder}'")
                 connection.execute("SET enable_progress_bar = false")
-                for macro in DUCK_MACROS:
+                for macro in (*DUCK_MACROS, *MACROS):
                     connection.execute(macro)
+                _teach(connection)
                 yield LocalWorkspace(connection, folder)
             finally:
                 connection.close()
