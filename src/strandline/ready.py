@@ -101,7 +101,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         log.warning("%s: %s", job.node.name, told)
     try:
         outcome = _still_held(job, _judged(job, engine, state))
-        outcome = replace(outcome, warnings=(*job.past.said, *outcome.warnings))
+        outcome = replace(outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings))
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):
