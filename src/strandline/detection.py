@@ -13,7 +13,7 @@ from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
 from strandline.control.coverage import UNDOES
 from strandline.control.ledger import RECORDED, Notebook
-from strandline.control.watermark import decided_by
+from strandline.control.watermark import decided_by, in_the_future
 from strandline.engine.base import Engine, LakeSource
 from strandline.engine.sources import key_runs
 from strandline.errors import ReadError, TransformError, UnknownColumn
@@ -383,6 +383,7 @@ def _gap(look: _Look, name: str, high: Any) -> str | None:
     allowed = duration(limit) if isinstance(limit, str) else limit
     if allowed is None or mark is None:
         return None
+    high = in_the_future(high, mark.type, look.job.clock.now) or high
     times = isinstance(high, date)
     if isinstance(high, str) or (isinstance(allowed, timedelta) and not times):
         column = f"column `{name}` of type {mark.type}"

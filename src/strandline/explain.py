@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
+from strandline.control.past import TableCommit
 from strandline.engine.delta_log import describe
-from strandline.engine.delta_past import Commit, Key, commits, rows_at, unreadable
+from strandline.engine.delta_past import Key, commits, rows_at, unreadable
 from strandline.errors import ReadError, UsageError
 from strandline.job import Job
 from strandline.sql.values import exact, spelled_bytes, to_text
@@ -82,7 +83,7 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
     return Story(job.node.name, job.target.label, given, now, events)
 
 
-def _undone(store: DeltaStore, table: str, past: Sequence[Commit]) -> dict[str, str]:
+def _undone(store: DeltaStore, table: str, past: Sequence[TableCommit]) -> dict[str, str]:
     """The runs whose batches of a table were undone, each with the run that did it, as the records and it say."""
     rows = [(r.coverage, r.run_id) for r in store.runs() if r.target_table == table and r.recorded]
     rows += [(Coverage.in_commit(c.record), str(c.record.get("run_id"))) for c in past]
@@ -140,7 +141,7 @@ def _is(found: Mapping[str, Any], key: Key, schema: Schema) -> bool:
 
 
 def _from_table(
-    job: Job, past: Sequence[Commit], key: Key, noted: Sequence[ChangeRow], roles: Mapping[str, str]
+    job: Job, past: Sequence[TableCommit], key: Key, noted: Sequence[ChangeRow], roles: Mapping[str, str]
 ) -> tuple[list[Event], list[dict[str, Any]]]:
     """The events that the table's own versions tell, and the row as it is now."""
     events: list[Event] = []
@@ -177,7 +178,7 @@ def _ordered(rows: list[dict[str, Any]] | None, roles: Mapping[str, str]) -> lis
 
 
 def _event(
-    commit: Commit,
+    commit: TableCommit,
     told: str,
     rows: tuple[list[dict[str, Any]], list[dict[str, Any]]],
     reasons: Mapping[tuple[str, int], ChangeRow],

@@ -45,6 +45,7 @@ class Past:
     feed: Callable[[Table], Feed | None] = lambda _: None  # how a table was last fed
     notebook: Notebook | None = None
     approved: str | None = None  # the run whose held deletes a person has approved
+    said: tuple[str, ...] = ()  # what there is to warn of: the table does not hold what they left
     first: bool = False  # a person has said that this may be a first run, whatever on_first_run says
 
     def marks(self) -> dict[str, Mark]:

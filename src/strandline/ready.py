@@ -20,7 +20,7 @@ from strandline.errors import DuplicateKeys, StalePlan, StrandlineError, Transfo
 from strandline.faults import point
 from strandline.guard.verdict import Verdict
 from strandline.job import Feed, Job, Planned
-from strandline.journal import step
+from strandline.journal import log, step
 from strandline.plan.reading import is_lake
 from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
@@ -96,8 +96,11 @@ def _seen(state: tuple[str, int] | None) -> str:
 
 def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
+    for told in job.past.said:
+        log.warning("%s: %s", job.node.name, told)
     try:
         outcome = _still_held(job, _judged(job, engine, state))
+        outcome = replace(outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings))
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):

@@ -24,6 +24,7 @@ from strandline.job import Feed, Job, Planned
 from strandline.journal import step, timings
 from strandline.landing import Lander, measured
 from strandline.ready import Entry, Ready, plan_node, prepare, readied
+from strandline.recall import left
 from strandline.recording import Ending, Recorder, Recovered, now
 from strandline.result import NodeResult, PlannedNode
 from strandline.types import Commit, Counts, Table, TableState, Token
@@ -257,24 +258,12 @@ class Runner(Recorder):
 
     def remembering(self, job: Job, this: Batch, state: TableState | None) -> Job:
         """The job with what earlier runs left."""
-        left, batch = self._left(job, this, state)
-        memory = this.of_its_sources(left)
+        found = left(job, this, state)
+        memory = this.of_its_sources(found.coverage)
         notebook = self.store.notebook() if memory.notes else None
-        before = Before(batch, left.put_back())
-        past = replace(job.past, memory=memory, before=before, feed=self._feed, notebook=notebook)
+        before = Before(found.batch, found.coverage.put_back())
+        past = replace(job.past, memory=memory, before=before, feed=self._feed, notebook=notebook, said=found.said)
         return replace(job, batch=this.token.batch, past=past)
-
-    @staticmethod
-    def _left(job: Job, this: Batch, state: TableState | None) -> tuple[Coverage, int | None]:
-        """What the last batch of a table covered, and its number; of one that is gone, or is another, nothing holds."""
-        rows = list(this.previous.values())
-        found = ledger.covered(rows)
-        if state is None or not found.is_of(state.table_id):
-            return NOTHING, None
-        if (found.target or 0) > state.version:  # an older copy of the table was put back
-            last = delta_log.last_batch(job.target)
-            return (Coverage.in_commit(last.record), last.batch) if last else (NOTHING, None)
-        return found, ledger.finished(rows) or None
 
     def _feed(self, target: Table) -> Feed | None:
         """How a table was last fed by a node."""

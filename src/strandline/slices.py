@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from sqlglot import exp
@@ -13,7 +13,6 @@ from strandline.config.connections import FilesConnection
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.model import NodeConfig
 from strandline.control.coverage import Coverage, FilesRead, Pin
-from strandline.control.watermark import Limits, Mark, advanced, limits
 from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource
 from strandline.engine.sources.files import Found, fingerprint, listed, single
 from strandline.errors import ReadError, located
@@ -21,9 +20,19 @@ from strandline.extracts import Newest, by_file, newest_file, newest_value
 from strandline.job import Feed, Job
 from strandline.plan.reading import Input, is_lake, source_of, table_of
 from strandline.plan.views import by_last, check_view, chosen, hidden, last_versions
+from strandline.reading_on import (
+    Progress,
+    hints_of,
+    limits_of,
+    marks_of,
+    measures_of,
+    progress,
+    progress_of_files,
+    window_of,
+)
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
 from strandline.sql.tested import deterministic
-from strandline.types import Relation, Schema, Table, TableState
+from strandline.types import Relation, Table, TableState
 
 FILES = "_modified_at"  # the mark of files that are read by the time they were written
 
@@ -59,6 +68,7 @@ class Slice:
     followed: Followed | None = None  # how its sources' changes were followed, if they were
     arrived: Arrived | None = None  # of files that are appended by the time they were written
     newest: Newest | None = None  # of several extracts, where a step makes the column that tells them
+    said: tuple[str, ...] = ()  # what there is to warn of
 
     @property
     def rows_read(self) -> int | None:
@@ -73,7 +83,7 @@ class _Read:
     scan: Scan
     state: TableState | None = None
     feed: Feed | None = None
-    marks: Mapping[str, Mark] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
     window: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     snapshot: Any = None
@@ -123,24 +133,20 @@ def read(job: Job, engine: Engine) -> Slice:
     versions = {i.label: r.state.version for i, r in found.values() if r.state is not None}
     whole = all(r.whole for _, r in found.values())
     only = next(iter(found.values()))[1]
-    types = {name: mark.type for name, mark in only.marks.items()}
     coverage = Coverage(
         kind="full" if whole else "increment",
         digest=job.digest,
         sources=sources,
-        marks={name: mark.as_json() for name, mark in only.marks.items()},
-        window={n: (_text(lo, types[n]), _text(hi, types[n])) for n, (lo, hi) in only.window.items() if types},
+        marks={name: mark.as_json() for name, mark in only.progress.marks.items()},
+        window=window_of(only.window, only.scan.relation.schema),
+        future=only.progress.future,
         snapshot=only.snapshot,
         files=only.files,
     )
     rows = {alias: r.scan.relation for alias, (_, r) in found.items()}
     scans = [r.scan for _, r in found.values()]
-    marked, outdated, newest = only.columns, only.outdated, only.newest
-    return Slice(rows, scans, versions, coverage, only.window, marked, outdated, arrived=only.arrived, newest=newest)
-
-
-def _text(value: Any, type_: str) -> str | None:
-    return None if value is None else Mark(value, type_).as_json()[0]
+    made = Slice(rows, scans, versions, coverage, only.window, only.columns, only.outdated, said=only.progress.said)
+    return replace(made, arrived=only.arrived, newest=only.newest)
 
 
 def _read(job: Job, engine: Engine, input_: Input) -> _Read:
@@ -294,7 +300,7 @@ def outside(job: Job, engine: Engine, input_: Input) -> _Read:
     if isinstance(source, FileSource) and by_file(job, input_):
         return _newest_file(job, engine, source)
     if isinstance(source, SqlSource) and input_.read.limited:
-        source = replace(source, hints=lambda schema: _hints(_limits(job, input_, schema)))
+        source = replace(source, hints=lambda schema: hints_of(job, input_, schema))
     scan = engine.scan(source)
     if input_.read.limited:
         return _limited(job, engine, input_, _Read(scan))
@@ -324,33 +330,17 @@ def _asked_once(job: Job, source: Source) -> bool:
     return config.mode is DeleteDetectionMode.SNAPSHOT_DIFF and plain and not stamped and not config.snapshot_column
 
 
-def _hints(found: Limits) -> list[exp.Expr]:
-    return [found.predicate] if found.predicate is not None else []
-
-
-def _limits(job: Job, input_: Input, schema: Schema) -> Limits:
-    return limits(input_.read, schema, job.past.marks(), job.clock.now, f"{job.node.name}, {input_.label}")
-
-
 def _limited(job: Job, engine: Engine, input_: Input, found: _Read) -> _Read:
     """Rows at or above their marks, read once; the highest values among them are the new marks."""
     rows = found.scan.relation
-    limited = _limits(job, input_, rows.schema)
+    limited = limits_of(job, input_, rows.schema)
     if limited.predicate is not None:
         rows = engine.query(rows_of(rows).where(limited.predicate))
-    highest = {f"high {i}": exp.Max(this=col(c.name)) for i, c in enumerate(limited.columns)}
-    scan, measured = _staged(engine, rows, highest)
-    highs = {c.name: measured[f"high {i}"] for i, c in enumerate(limited.columns)}
-    marks = _advanced(job, limited, highs)
-    window = {n: (limited.lows.get(n), highs[n]) for n in highs}
+    scan, measured = _staged(engine, rows, measures_of(limited))
+    came = progress(job, engine, input_, limited, scan.relation, measured)
+    window = {n: (limited.lows.get(n), high) for n, high in came.highs.items()}
     names = tuple(c.name for c in limited.columns)
-    return replace(found, scan=scan, marks=marks, window=window, columns=names, whole=False)
-
-
-def _advanced(job: Job, limited: Limits, highs: Mapping[str, Any]) -> dict[str, Mark]:
-    old = {n.casefold(): m for n, m in job.past.marks().items()}
-    new = {c.name: advanced(old.get(c.fold), highs[c.name], c.type) for c in limited.columns}
-    return {name: mark for name, mark in new.items() if mark is not None}
+    return replace(found, scan=scan, progress=came, window=window, columns=names, whole=False)
 
 
 def _staged(engine: Engine, rows: Relation, measures: Mapping[str, exp.Expr]) -> tuple[Scan, dict[str, Any]]:
@@ -370,7 +360,7 @@ def _files_by_time(job: Job, engine: Engine, input_: Input, source: FileSource) 
     """
     incremental = input_.read.incremental
     assert incremental is not None
-    old, there = job.past.marks().get(FILES), listed(source)
+    old, there = marks_of(job).get(FILES), listed(source)
     lag = incremental.lag if isinstance(incremental.lag, timedelta) else timedelta(seconds=incremental.lag or 0)
     since = old.value - lag if old is not None else None
     taken = [f for f in there if since is None or f.modified >= since]
@@ -379,12 +369,13 @@ def _files_by_time(job: Job, engine: Engine, input_: Input, source: FileSource) 
         taken = [f for f in taken if memory is None or memory.read.get(f.name) != f.stamp]
     only = frozenset(f.name for f in taken)
     scan, _ = _staged(engine, engine.scan(replace(source, since=since, only=only)).relation, {})
-    mark = advanced(old, max((f.modified for f in there), default=None), "timestamp")
-    found = _Read(scan, marks={FILES: mark} if mark else {}, whole=False)
-    if not appends or mark is None:
+    came = progress_of_files(job, input_, FILES, [f.modified for f in there])
+    mark, found = came.marks.get(FILES), _Read(scan, progress=came, whole=False)
+    if not appends or not there:
         return found
     arrived = Arrived(tuple(f.name for f in taken if _read_before(f, memory)), single(source))
-    return replace(found, files=_remembered(there, mark.value - lag), arrived=arrived)
+    remembered = _remembered(there, mark.value - lag if mark else datetime.min.replace(tzinfo=UTC))
+    return replace(found, files=remembered, arrived=arrived)
 
 
 def _remembered(there: Sequence[Found], since: datetime) -> FilesRead:

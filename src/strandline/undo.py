@@ -14,10 +14,11 @@ from strandline import restore
 from strandline.batch import Landing
 from strandline.control.fence import counting
 from strandline.control.ledger import RunRow, Store
+from strandline.control.past import TableCommit
 from strandline.control.undo import Taking, in_the_way, takings
 from strandline.engine.base import Engine
 from strandline.engine.delta_log import describe
-from strandline.engine.delta_past import Commit, commits, unreadable
+from strandline.engine.delta_past import commits, unreadable
 from strandline.errors import Overtaken, StrandlineError, UndoRefused, UsageError
 from strandline.faults import point
 from strandline.job import Job
@@ -166,12 +167,12 @@ def _looked(
     return taking, obstacles
 
 
-def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> tuple[str, int] | None:
+def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[TableCommit]]) -> tuple[str, int] | None:
     """The first version that the run made of the table of its events, if it had new ones."""
     return _wrote(job.events, taking, past[job.events.label]) if job.events else None
 
 
-def _wrote(place: Table, taking: Taking, past: Sequence[Commit]) -> tuple[str, int] | None:
+def _wrote(place: Table, taking: Taking, past: Sequence[TableCommit]) -> tuple[str, int] | None:
     mine = (c.version for c in past if (c.record.get("run_id"), c.record.get("batch")) in taking.by)
     version = min(mine, default=None)
     return (place.label, version) if version is not None else None

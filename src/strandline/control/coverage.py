@@ -61,6 +61,7 @@ class Coverage:
     origins: tuple[str, ...] | None = None  # where its sources are, whatever they are called
     marks: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # watermarks: text and type by column
     window: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    future: Mapping[str, str] = field(default_factory=dict)  # by column, the value in the future that was warned of
     snapshot: Any = None  # which snapshot was compared: a batch number, or a value and its type
     files: FilesRead | None = None
     # what was written
@@ -96,7 +97,11 @@ class Coverage:
 
     def without_position(self) -> Coverage:
         """The coverage as it holds for other sources: how far these were read does not."""
-        return replace(self, marks={}, window={}, snapshot=None, files=None)
+        return replace(self, marks={}, window={}, future={}, snapshot=None, files=None)
+
+    def with_position_of(self, other: Coverage) -> Coverage:
+        """The coverage with how far another batch had read."""
+        return replace(self, marks=other.marks, window=other.window, files=other.files, sources=other.sources)
 
     def put_back(self) -> Coverage:
         """What an undo puts back: not who brought it about, or by taking back which run."""

@@ -19,6 +19,7 @@ from sqlglot import exp
 from strandline.config.increments import IncrementalConfig, WatermarkConfig, duration
 from strandline.config.queries import SqlError
 from strandline.config.reads import ReadConfig
+from strandline.control.text_order import WITH_ZONE, WITHOUT_ZONE, is_number, latest
 from strandline.errors import ReadError, UnknownColumn
 from strandline.sql.bounded import bound, check_expression, mentions_last_value, raises_bound
 from strandline.sql.expr import cast, col, lit
@@ -26,7 +27,7 @@ from strandline.sql.portable import family
 from strandline.sql.values import ORDERED, Value, converted, from_text, like, lowest, rescaled, to_text
 from strandline.types import Column, Schema
 
-__all__ = ["Limits", "Mark", "advanced", "check_expression", "decided_by", "limits", "raises_bound"]
+__all__ = ["Limits", "Mark", "advanced", "check_expression", "decided_by", "in_the_future", "limits", "raises_bound"]
 
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 
@@ -55,6 +56,7 @@ class Limits:
     predicate: exp.Expr | None
     lows: Mapping[str, Any]
     columns: tuple[Column, ...]
+    follows: frozenset[str] = frozenset()  # the columns that are read on from the last value
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class _Entry:
     low: Value | None
     operation: str = "and"
     group: int | str | None = None
+    follows: bool = True  # is its bound made of the last value?
 
 
 def limits(read: ReadConfig, schema: Schema, marks: Mapping[str, Mark], now: datetime, where: str) -> Limits:
@@ -84,7 +87,8 @@ def limits(read: ReadConfig, schema: Schema, marks: Mapping[str, Mark], now: dat
         )
         entries = [_Entry(column, low)]
     lows = {e.column.name: e.low for e in entries if e.low is not None}
-    return Limits(_predicate(entries), lows, tuple(e.column for e in entries))
+    follows = frozenset(e.column.name for e in entries if e.follows)
+    return Limits(_predicate(entries), lows, tuple(e.column for e in entries), follows)
 
 
 def advanced(old: Mark | None, highest: Any, type_: str) -> Mark | None:
@@ -97,6 +101,23 @@ def advanced(old: Mark | None, highest: Any, type_: str) -> Mark | None:
         before = converted(old.value, type_)
         new = max(before, new)
     return Mark(new, type_)
+
+
+def in_the_future(value: Any, type_: str, now: datetime, *, recorded: bool = False) -> Value | None:
+    """The latest value that is not in the future, where this one is later; numbers have no future.
+
+    A watermark that is `recorded` may be a day later: the clocks of two machines differ.
+    """
+    if value is None:
+        return None
+    now += timedelta(days=1) if recorded else timedelta()
+    kind = family(type_)
+    limit: Any = None
+    if kind == "text":
+        limit = latest(value, now)
+    elif kind in _TIMES:
+        limit = converted(now + (WITH_ZONE if kind == "timestamp" else WITHOUT_ZONE), type_)
+    return limit if limit is not None and converted(value, type_) > limit else None
 
 
 def decided_by(read: ReadConfig, columns: Sequence[str]) -> bool:
@@ -145,7 +166,10 @@ def _at_least(column: Column, low: Value | None) -> exp.Expr | None:
         return None
     # a decimal is written with its type: DuckDB would read many digits as a double
     value = cast(lit(to_text(low)), column.type) if isinstance(low, Decimal) else lit(low)
-    above = exp.GTE(this=col(column.name), expression=value)
+    above: exp.Expr = exp.GTE(this=col(column.name), expression=value)
+    if isinstance(low, str) and is_number(low):  # '10' stands before '9': it is read, and found to be wider
+        wider = exp.GT(this=exp.Length(this=col(column.name)), expression=lit(len(low)))
+        above = exp.Or(this=above, expression=wider)
     return exp.Paren(this=exp.Or(this=above, expression=exp.Is(this=col(column.name), expression=exp.null())))
 
 
@@ -177,8 +201,9 @@ def _mark(column: Column, marks: Mapping[str, Mark], where: str) -> Value | None
 
 
 def _same_kind(mark: Mark, type_: str, where: str) -> None:
+    """Refuse a mark of another kind; digits and times of a text are read as what they say."""
     before, after = family(mark.type), family(type_)
-    if before != after and (before, after) != ("integer", "decimal"):
+    if before not in (after, "text") and (before, after) != ("integer", "decimal"):
         raise _changed(mark, type_, where)
 
 
@@ -276,7 +301,7 @@ def _listed(config: WatermarkConfig, schema: Schema, marks: Mapping[str, Mark], 
             raise ReadError(f"{place}: {error.message}", hint=error.hint) from error
     if last is not None and low is not None:
         _refuse_risen(config.expression, low, last, place)
-    return _Entry(column, low, config.operation, config.operation_group)
+    return _Entry(column, low, config.operation, config.operation_group, follows=mentions_last_value(config.expression))
 
 
 def _refuse_risen(expression: str, low: Value, last: Value, place: str) -> None:

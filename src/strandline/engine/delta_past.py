@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
+from strandline.control.past import UNKNOWN, TableCommit
 from strandline.engine import delta_log
 from strandline.errors import TableError
 from strandline.sql.portable import family
@@ -21,31 +21,51 @@ Key = Mapping[str, Value | float | bytes | None]
 """The values of a row's key, in the types of today."""
 
 
-@dataclass(frozen=True)
-class Commit:
-    """One commit: who made it, if it was one of ours."""
-
-    version: int
-    at: datetime
-    operation: str
-    record: dict[str, Any]
-
-
-def commits(table: Table) -> list[Commit]:
-    """Every commit the log still knows, the oldest first."""
+def commits(table: Table, newest: int | None = None) -> list[TableCommit]:
+    """Every commit the log still knows, or the newest of them; the oldest first."""
     delta = delta_log.open_table(table)
     if delta is None:
         return []
-    found = [
-        Commit(
-            int(entry["version"]),
-            datetime.fromtimestamp(int(entry.get("timestamp", 0)) / 1000, UTC),
-            str(entry.get("operation", "")),
-            delta_log.record_of(entry) or {},
-        )
-        for entry in delta.history()
-    ]
-    return sorted(found, key=lambda c: c.version)
+    return sorted((_commit(table, entry) for entry in delta.history(newest)), key=lambda c: c.version)
+
+
+def _commit(table: Table, entry: dict[str, Any]) -> TableCommit:
+    operation, parameters = str(entry.get("operation", "")), entry.get("operationParameters") or {}
+    version = int(entry["version"])
+    return TableCommit(
+        version,
+        datetime.fromtimestamp(int(entry.get("timestamp", 0)) / 1000, UTC),
+        operation,
+        delta_log.record_of(entry) or {},
+        _restored(table, version, parameters) if operation == "RESTORE" else None,
+        _replaces(operation, parameters),
+    )
+
+
+def _restored(table: Table, version: int, parameters: Mapping[str, Any]) -> int:
+    """The version that a RESTORE put back: the one it names, else the newest one with the same files.
+
+    A RESTORE to a time names the time as a clock of an unknown zone showed it.
+    """
+    if (named := parameters.get("version")) is not None:
+        return int(named)
+    try:
+        files = _files_at(table, version)
+        return next((v for v in range(version - 1, -1, -1) if _files_at(table, v) == files), UNKNOWN)
+    except (DeltaError, OSError):  # the log no longer reaches back to it
+        return UNKNOWN
+
+
+def _files_at(table: Table, version: int) -> set[str]:
+    return set(DeltaTable(table.location, version=version).file_uris())
+
+
+def _replaces(operation: str, parameters: Mapping[str, Any]) -> bool:
+    """Does a commit put other rows in the place of all that there are?"""
+    if "REPLACE TABLE" in operation:
+        return True
+    part = parameters.get("predicate") or str(parameters.get("isDynamicPartitionOverwrite", "")).lower() == "true"
+    return operation == "WRITE" and parameters.get("mode") == "Overwrite" and not part
 
 
 def since(table: Table, version: int) -> list[str]:
@@ -54,7 +74,7 @@ def since(table: Table, version: int) -> list[str]:
     return [f"version {c.version}, by {_author(c)}" for c in found]
 
 
-def _author(commit: Commit) -> str:
+def _author(commit: TableCommit) -> str:
     run = commit.record.get("run_id")
     return f"run {run}" if run else f"somebody else ({commit.operation})"
 

@@ -72,6 +72,9 @@ def pushed(predicate: exp.Expr, types: dict[str, str], dialect: str) -> exp.Expr
         case exp.GTE(this=exp.Column()):
             kind = family(types.get(predicate.this.name.casefold(), ""))
             return _lower_bound(predicate.this, predicate.expression, kind, dialect)
+        case exp.GT(this=exp.Length(this=exp.Column())):
+            column = predicate.this.this
+            return _longer(column, predicate.expression, family(types.get(column.name.casefold(), "")), dialect)
     return predicate.copy() if _alike(predicate, types, dialect) else None
 
 
@@ -118,6 +121,13 @@ def _lower_bound(column: exp.Column, value: exp.Expr, kind: str, dialect: str) -
         case ("date", _) | (("timestamp" | "timestamp_ntz"), "postgres"):
             return _at_least(column, lit(from_text(literal[1], kind)))
     return None  # collations and time zones of other databases are not known
+
+
+def _longer(column: exp.Column, length: exp.Expr, kind: str, dialect: str) -> exp.Expr | None:
+    """`length(column) > length` of a text."""
+    if kind != "text" or dialect not in ("postgres", "sqlite"):
+        return None
+    return exp.GT(this=exp.Length(this=_text(column)), expression=length.copy())
 
 
 def _at_least(column: exp.Expr, value: exp.Expr) -> exp.Expr:

@@ -1,0 +1,87 @@
+"""What earlier batches left of a table: how far its sources have been read, as far as the rows are still in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.control import ledger
+from strandline.control.coverage import NOTHING, Coverage
+from strandline.control.ledger import Batch
+from strandline.control.past import UNKNOWN, Standing, TableCommit, removed
+from strandline.engine import delta_log, delta_past
+from strandline.job import Job
+from strandline.types import TableState
+
+
+@dataclass(frozen=True)
+class Left:
+    """What holds of the newest batch of a table: what it covered, its number, and what there is to warn of."""
+
+    coverage: Coverage = NOTHING
+    batch: int | None = None
+    said: tuple[str, ...] = ()
+
+
+def left(job: Job, this: Batch, state: TableState | None) -> Left:
+    """What the last batch of a table left; of a table that is gone, or is another one, nothing holds."""
+    rows = list(this.previous.values())
+    found, last = ledger.covered(rows), ledger.finished(rows) or None
+    if state is None:
+        return Left()
+    if not found.is_of(state.table_id):
+        return Left(said=_warned(found, NOTHING, f"{job.target.label} was made anew since batch {last}: {_anew(job)}"))
+    known = found.target or 0
+    if known > state.version:  # an older copy of the table was put back
+        older = delta_log.last_batch(job.target)
+        return Left(Coverage.in_commit(older.record), older.batch) if older else Left()
+    if found.target is None or known == state.version:
+        return Left(found, last)
+    standing = _removed(job, state.version, known)
+    return Left(found, last) if standing is None else _moved_back(job, this, found, standing)
+
+
+def _removed(job: Job, now: int, known: int) -> Standing | None:
+    """What other writers have removed since the last batch; most tables have none, and the newest commits say so."""
+    since = delta_past.commits(job.target, now - known)
+    if not any(c.restores is not None or c.replaces for c in since):
+        return None
+    commits = {c.version: c for c in delta_past.commits(job.target)}
+    return removed(commits, now, known, lambda commit: _own(job, commit))
+
+
+def _own(job: Job, commit: TableCommit) -> bool:
+    """True for a batch of the node, also from when it had another name."""
+    if "coverage" not in commit.record:
+        return False
+    return commit.record.get("app_id") == job.app_id or Coverage.in_commit(commit.record).origins == tuple(job.origins)
+
+
+def _moved_back(job: Job, this: Batch, found: Coverage, standing: Standing) -> Left:
+    """What the newest batch that is still in the table had read; what is known of single rows stays known."""
+    batch, by = standing.batch, standing.removed_by
+    older = this.of_its_sources(Coverage.in_commit(batch.record)) if batch else NOTHING
+    told = f"version {by.version} of {job.target.label} is {_what(by)} that no run of strandline made: "
+    number = int(batch.record["batch"]) if batch else None
+    if batch is None:
+        told += _anew(job)
+    else:
+        told += f"the newest batch that is still in the table is {number}, and the source is read on from there"
+    return Left(found.with_position_of(older), number, _warned(found, older, told))
+
+
+def _what(commit: TableCommit) -> str:
+    if commit.restores is None:
+        return f"an overwrite of all rows ({commit.operation})"
+    to = "an older version" if commit.restores == UNKNOWN else f"version {commit.restores}"
+    return f"a RESTORE to {to}"
+
+
+def _anew(job: Job) -> str:
+    return f"no batch is left in {job.target.label}, so the source is read anew"
+
+
+def _warned(found: Coverage, older: Coverage, told: str) -> tuple[str, ...]:
+    """The warning, where the node reads on from somewhere; one that reads everything each time reads the same."""
+    moved = (found.marks, found.files) != (older.marks, older.files)
+    follows = found.recipe is not None and found.sources != older.sources
+    return (told,) if moved or follows else ()
