@@ -48,7 +48,7 @@ class Landing:
     @property
     def mark(self) -> Any:
         (row,) = self.project.store.all_control()
-        return Mark.from_json(row.covered["marks"]["at"])
+        return Mark.from_json(row.covered.marks["at"])
 
 
 # --- text --------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_time_in_the_future_does_not_stop_the_reads(tmp_path: Path, platform: 
     (told,) = place.land(r4="3000-01-01").warnings
     assert "3000-01-01" in told
     assert place.mark.value == today
-    assert place.project.store.all_control()[0].covered["window"]["at"][1] == "3000-01-01"
+    assert place.project.store.all_control()[0].covered.window["at"][1] == "3000-01-01"
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
