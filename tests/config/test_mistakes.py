@@ -155,7 +155,6 @@ def test_one_mistake(
 FINE = {
     "WITH": (SQL, "WITH a AS (SELECT * FROM source), b AS (SELECT * FROM a) SELECT * FROM b"),
     "UNION": (SQL, "SELECT 1 AS x FROM source UNION ALL SELECT 2 FROM Source"),
-    "row functions": (SQL, "SELECT * FROM range(3) CROSS JOIN source LATERAL VIEW explode(tags) t AS tag;"),
     "struct field in a condition": ("keys: [customer_id]", "keys: [a], update_condition: source.a.b <=> target.`a`.b"),
     "inferred csv": (READ, 'read: {connection: files, path: "in/*.csv.gz", schema: {a: "decimal(10, 2)"}, options: {delimiter: "\\t"}}'),
     "inferred json": (READ, 'read: {connection: files, path: a.jsonl, schema: {a: "array<struct<b:int,`c d`:string>>"}}'),
@@ -170,13 +169,26 @@ FINE = {
     "a master that is not used": ("engine: pandas", "engine: pandas\nspark: {master: 'spark://host:7077'}"),
     "a part of a struct": (READ, 'read: {connection: files, path: a.json}\n    transformation_sql: SELECT address.city FROM source'),
     "a part of a struct, further up": (READ, "read: {connection: files, path: a.parquet}\n    transform: {steps: [{operation: sql, params: {query: SELECT a.b.c FROM source AS x}}]}"),
-    "names of other tables": (SQL, "WITH a AS (SELECT source.x FROM source) SELECT b.x, t.col, a.x FROM a JOIN (SELECT 1 AS x) b ON b.x = a.x LATERAL VIEW explode(array(1)) t AS col WHERE EXISTS (SELECT 1 FROM source z WHERE z.x = a.x)"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new"), FINE.values(), ids=FINE)
 def test_what_is_fine(problems: Problems, old: str, new: str) -> None:
     assert problems(changed(old, new)) == []
+
+
+FINE_ON_SPARK = {
+    "row functions": (SQL, "SELECT * FROM range(3) CROSS JOIN source LATERAL VIEW explode(tags) t AS tag;"),
+    "names of other tables": (SQL, "WITH a AS (SELECT source.x FROM source) SELECT b.x, t.col, a.x FROM a JOIN (SELECT 1 AS x) b ON b.x = a.x LATERAL VIEW explode(array(1)) t AS col WHERE EXISTS (SELECT 1 FROM source z WHERE z.x = a.x)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), FINE_ON_SPARK.values(), ids=FINE_ON_SPARK)
+def test_what_is_fine_on_spark(problems: Problems, old: str, new: str) -> None:
+    """The local engine has no such clauses, and `validate` says so there."""
+    text = changed(old, new)
+    assert problems(text.replace("engine: pandas", "engine: spark")) == []
+    assert any("explode" in p.message.lower() for p in problems(text))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,6 @@ REFUSED = [
     "cast(f AS string)",
     "extract(SECOND FROM ts)",
     "round(i, -1)",
-    "soundex(s)",
     "dt - dt",
     "trunc(dt, 'hour')",
 ]

@@ -19,7 +19,7 @@ from tests.parity.lab import lab
 from tests.sql.hostile import HOSTILE
 
 from strandline.engine.base import Platform
-from strandline.errors import TransformError
+from strandline.errors import ConfigError, TransformError
 from strandline.sql.expr import rows_of
 from strandline.sql.function_table import FAMILIES
 from strandline.sql.names import CALLED, KNOWN_NAMES, PARSED
@@ -27,6 +27,7 @@ from strandline.sql.portable import parse, render
 from strandline.sql.tested import deterministic, refuse_untested
 from strandline.testing.frames import spelled
 from strandline.testing.oracle import Frame
+from strandline.testing.projects import make_project
 from strandline.transform.sql import run_query
 
 HERE = Path(__file__).parent
@@ -214,3 +215,21 @@ def test_rows_are_hostile() -> None:
     values = [row["dt"] for row in HOSTILE.rows]
     assert {date.min, date.max, None, date(2024, 2, 29)} <= set(values)
     assert datetime.max.replace(tzinfo=UTC) in [row["ts"] for row in HOSTILE.rows]
+
+
+def test_validate_names_every_function_that_is_missing(tmp_path: Path) -> None:
+    sql = "SELECT id, Soundex(s) AS x, contat_ws(',', s) AS y, soundex(p) AS z FROM source"
+    steps = [{"operation": "filter", "params": {"condition": "levenstein(s, p) > 1"}}]
+    node = {
+        "name": "n",
+        "read": {"connection": "files", "path": "*.parquet"},
+        "transform": {"steps": steps},
+        "transformation_sql": sql,
+        "write": {"connection": "lake", "table": "t", "mode": "overwrite"},
+    }
+    with pytest.raises(ConfigError) as e:
+        make_project(tmp_path, [node], engine="pandas")
+    told = [(p.message, p.hint or "") for p in e.value.problems]
+    for name, near in (("Soundex", ""), ("contat_ws", "`concat_ws`"), ("levenstein", "`levenshtein`")):
+        assert any(f"{name}()" in message and near in hint for message, hint in told), told
+    make_project(tmp_path, [node], engine="spark")

@@ -26,6 +26,38 @@ def sql_mistakes(parts: Parts, node: NodeParts) -> Iterator[Mistake]:
         query = step.params.get("query") if step.operation == "sql" else None
         if isinstance(query, str):
             yield from _mistakes(parts, node, (*loc, "params", "query"), query, ["source"])
+    if (parts.engine or parts.raw.get("engine", "spark")) != "spark":
+        yield from _unknown_functions(node)
+
+
+def _unknown_functions(node: NodeParts) -> Iterator[Mistake]:
+    """Functions and clauses that the local engine does not have, each once."""
+    from strandline.errors import TransformError
+    from strandline.sql.portable import parse
+    from strandline.sql.tested import untested
+
+    for loc, sql in _texts(node):
+        try:
+            found = dict(untested(parse(sql, "sql")))
+        except (TransformError, RecursionError):  # it cannot be read, which is told elsewhere
+            continue
+        yield from (Mistake(loc, message, hint) for message, hint in found.items())
+
+
+def _texts(node: NodeParts) -> Iterator[tuple[Loc, str]]:
+    """All SQL of a node that an engine runs."""
+    if node.sql is not None:
+        yield (*node.loc, "transformation_sql"), node.sql
+    for loc, step in node.steps:
+        match step.operation, step.params:
+            case "sql", {"query": str(sql)}:
+                yield (*loc, "params", "query"), sql
+            case "filter", {"condition": str(sql)}:
+                yield (*loc, "params", "condition"), sql
+            case "derive", {"columns": dict(columns)}:
+                for name, sql in columns.items():
+                    if isinstance(sql, str):
+                        yield (*loc, "params", "columns", name), sql
 
 
 def _mistakes(parts: Parts, node: NodeParts, loc: Loc, sql: str, aliases: list[str]) -> Iterator[Mistake]:

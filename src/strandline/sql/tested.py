@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from sqlglot import exp
 
@@ -41,10 +42,16 @@ _TYPES = {
 
 def refuse_untested(tree: exp.Expr, what: str) -> None:
     """In process, whatever is outside the tested lists is refused by name rather than guessed."""
+    for message, hint in untested(tree):
+        raise TransformError(f"{what}: {message}", hint=hint)
+
+
+def untested(tree: exp.Expr) -> Iterator[tuple[str, str]]:
+    """What is outside the tested lists: what to say of it, and what to write instead."""
     for node in tree.walk():
         if not _tested(node):
             part = node.this if isinstance(node, exp.WithinGroup) else node
-            raise TransformError(f"{what}: {spoken(part)} is not available on the local engine", hint=_instead(part))
+            yield f"{spoken(part)} is not available on the local engine", _instead(part)
 
 
 def _instead(node: exp.Expr) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,9 @@ from strandline.sql.portable import DUCK_MACROS, render
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Column, Relation, Schema, Table, TableState, Token
 
+# a function of `sql/macros.py` or `sql/answers.py`, not one of the few that are always there
+_TAUGHT = re.compile(r"(?i)\bstrandline_(?!mantissa\(|digits\(|divide\()\w+\(")
+
 
 class LocalWorkspace:
     """One node's DuckDB: spills to a folder of its own, in UTC."""
@@ -39,6 +43,7 @@ class LocalWorkspace:
         self.connection = connection
         self.folder = folder
         self._numbers = itertools.count(1)
+        self._taught = False
         self._kept: list[object] = []  # Arrow objects that views refer to
         self.files: list[FileSource] = []  # read lazily, so their faults appear anywhere
 
@@ -111,7 +116,18 @@ class LocalWorkspace:
     # --- what scans and commits are made of ----------------------------------------------------------------
 
     def run(self, sql: str) -> duckdb.DuckDBPyConnection:
+        self._teach(sql)
         return self.connection.execute(sql)
+
+    def _teach(self, sql: str) -> None:
+        """Make Spark's functions known to DuckDB, once SQL asks for one: for most nodes that would be time lost."""
+        if self._taught or not _TAUGHT.search(sql):
+            return
+        self._taught = True
+        for macro in MACROS:
+            self.connection.execute(macro)
+        for name, answer in ANSWERS.items():
+            self.connection.create_function(name, answer.function, list(answer.arguments), answer.result)
 
     def fresh(self, kind: str) -> str:
         return f"_{kind}{next(self._numbers)}"
@@ -137,16 +153,12 @@ class LocalWorkspace:
 
     def arrow(self, tree: exp.Query) -> pa.RecordBatchReader:
         """Rows as a stream of Arrow batches."""
-        return self.connection.sql(render(tree, self.dialect)).to_arrow_reader(100_000)
+        sql = render(tree, self.dialect)
+        self._teach(sql)
+        return self.connection.sql(sql).to_arrow_reader(100_000)
 
     def _count(self, relation: Relation) -> int:
         return int(self.run(f'SELECT COUNT(*) FROM "{relation.name}"').fetchall()[0][0])
-
-
-def _teach(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make functions of Python known to DuckDB."""
-    for name, answer in ANSWERS.items():
-        connection.create_function(name, answer.function, list(answer.arguments), answer.result)
 
 
 class LocalPlatform:
@@ -170,9 +182,8 @@ class LocalPlatform:
                 connection.execute(f"SET memory_limit = '{self.memory_limit}'")
                 connection.execute(f"SET temp_directory = '{folder}'")
                 connection.execute("SET enable_progress_bar = false")
-                for macro in (*DUCK_MACROS, *MACROS):
+                for macro in DUCK_MACROS:
                     connection.execute(macro)
-                _teach(connection)
                 yield LocalWorkspace(connection, folder)
             finally:
                 connection.close()
