@@ -51,16 +51,9 @@ class StrandlineError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        if hint:
-            self.add_note(f"→ {hint}")  # where a job of one's own ends with a traceback, it ends with what to do
         self.loc: tuple[str | int, ...] = ()  # the key of its node that it belongs to
         self.file: str | None = None
         self.line: int | None = None
-
-    def advise(self, hint: str) -> None:
-        """Replace the hint, where the one that was given does not fit the reader."""
-        self.hint = hint
-        self.__notes__ = [f"→ {hint}"]
 
     def as_dict(self) -> dict[str, Any]:
         """The shape that `--json` prints under `error`."""

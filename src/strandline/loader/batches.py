@@ -9,7 +9,7 @@ from strandline.control import ledger
 from strandline.control.ledger import BY_HAND, ControlRow
 from strandline.engine.control_store import DeltaStore
 from strandline.journal import log
-from strandline.loader.tables import job_store, table_name, utc_now
+from strandline.loader.tables import hinted, job_store, table_name, utc_now
 from strandline.types import Token
 
 
@@ -19,15 +19,18 @@ class ETLControlManager:
     def __init__(self, control: str | Path | None = None) -> None:
         self._control = control
 
+    @hinted()
     def get_watermark(self, target: object, source: object) -> int | None:
         """The last version of the source that a finished batch has brought into the target; None before the first."""
         row = self._row(table_name(target), table_name(source))
         return row.last_processed_version if row else None
 
+    @hinted()
     def batch_start(self, target: object, source: object) -> str:
         """Record a running batch; returns its id."""
         return self._put(target, source, "RUNNING").batch_id
 
+    @hinted()
     def batch_complete(self, target: object, source: object, version: int, rows_read: int, rows_written: int) -> None:
         """Record a finished batch: the next one starts after `version`, or after a higher one that was recorded."""
         new = self._put(target, source, "SUCCESS", version, rows_read=rows_read, rows_written=rows_written)
@@ -38,10 +41,12 @@ class ETLControlManager:
                 new.source_table, new.last_processed_version, version,
             )  # fmt: skip
 
+    @hinted()
     def batch_fail(self, target: object, source: object, error_message: str) -> None:
         """Record a failed batch: the watermark stays where it was."""
         self._put(target, source, "FAILED", error=error_message)
 
+    @hinted()
     def reset_watermark(self, target: object, source: object) -> None:
         """Forget what was processed of a source, for one that was made anew: the next watermark is None."""
         row = self._row(table_name(target), table_name(source))

@@ -15,7 +15,7 @@ from strandline.control.loads import LoadRow
 from strandline.delivery import Wanted
 from strandline.errors import Fenced, ReadError, UsageError, did_you_mean
 from strandline.journal import log
-from strandline.loader.tables import job_frames, job_store, opened, spelled_keys, utc_now
+from strandline.loader.tables import hinted, job_frames, job_store, opened, spelled_keys, utc_now
 from strandline.types import Relation, Table, TableState
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class DeltaLoader:
         self.table, self.options = table_identifier, options
         self._load: LoadRow | None = None
 
+    @hinted()
     def verify(self) -> None:
         """Raise what is in the way of a load; a feed that is off is not, but is warned of."""
         _, lake, state = opened(self.table)
@@ -84,6 +85,7 @@ class DeltaLoader:
         if not state.feed:
             log.warning("%s keeps no change feed: its snapshots are compared instead", lake.label)
 
+    @hinted()
     def get_data(self) -> DataFrame:
         """What changed, with `_change_type` (insert, update, delete); the first time every row, as inserts.
 
@@ -127,6 +129,7 @@ class DeltaLoader:
             processed_at=None,
         )
 
+    @hinted()
     def write_data(
         self,
         write_callable: Callable[..., Any] | None = None,
@@ -152,6 +155,7 @@ class DeltaLoader:
                 frames.merge(table, data, key_columns, whole=whole)
             self.consume_data()
 
+    @hinted()
     def consume_data(self) -> None:
         """Everything that was read is written: the next load goes on from there."""
         load = self._load
@@ -167,6 +171,7 @@ class DeltaLoader:
         self._load = replace(load, is_processed=True, processed_at=utc_now())
         store.put_loads([self._load])
 
+    @hinted()
     def reset(self) -> None:
         """Forget every load under this identifier: the next one delivers the whole table."""
         _, lake, _ = opened(self.table)

@@ -9,7 +9,7 @@ from strandline import delivery
 from strandline.delivery import Wanted
 from strandline.errors import ReadError
 from strandline.journal import log
-from strandline.loader.tables import opened, spelled_keys
+from strandline.loader.tables import hinted, opened, spelled_keys
 from strandline.types import Table
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class DataLoader:
     """Reads Delta tables: whole, or what changed since a version."""
 
+    @hinted()
     def load_full_snapshot(self, table: object, **wanted: Any) -> DataFrame:
         """The living rows of a table, fixed to the version it has now; or others, by the options of `Wanted`."""
         frames, lake, state = opened(table)
@@ -26,6 +27,7 @@ class DataLoader:
             state = Wanted(**wanted).of(state, lake, ())
             return frames.frame(delivery.snapshot(frames.engine, lake, state))
 
+    @hinted()
     def load_cdf(
         self, table: object, start_version: int, deduplicate_keys: Sequence[str] | None = None, **wanted: Any
     ) -> DataFrame:
@@ -46,6 +48,7 @@ class DataLoader:
                 raise changes_lost(lake, start_version - 1)
             return frames.dated(frames.frame(rows), lake)
 
+    @hinted()
     def get_latest_version(self, table: object) -> int:
         """The version that a table has now."""
         return opened(table)[2].version

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,22 @@ from strandline import delivery
 from strandline.config.resolve import ETL_SCHEMA, folder_given
 from strandline.engine.control_store import DeltaStore
 from strandline.engine.delta_log import describe, describe_at
-from strandline.errors import ReadError, UnknownColumn
+from strandline.errors import ReadError, StrandlineError, UnknownColumn
 from strandline.types import Table, TableState
 
 if TYPE_CHECKING:
     from strandline.engine.spark.frames import Frames
+
+
+@contextmanager
+def hinted() -> Iterator[None]:
+    """Put the hint of an error at the end of its traceback: a job in Python has no other place where it is read."""
+    try:
+        yield
+    except StrandlineError as error:
+        if error.hint and not getattr(error, "__notes__", None):
+            error.add_note(f"→ {error.hint}")
+        raise
 
 
 def job_frames() -> Frames:

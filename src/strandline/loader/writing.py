@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from strandline.loader.tables import hinted
+
 if TYPE_CHECKING:
     from strandline.engine.spark.frames import DataFrame
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 class DeltaManager:
     """Writes frames into Delta tables."""
 
+    @hinted()
     def merge_dataframe(
         self, table: object, data_frame: DataFrame, key_columns: Sequence[str], *, whole: bool = False
     ) -> int | None:

@@ -70,7 +70,7 @@ def translated_for_job(where: str) -> Iterator[None]:
             yield
     except NodeError as e:
         if isinstance(e.__cause__, PySparkException | Py4JError) and type(e) in _IN_A_JOB:
-            e.advise(_IN_A_JOB[type(e)])
+            e.hint = _IN_A_JOB[type(e)]
         raise
 
 

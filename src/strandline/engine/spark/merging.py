@@ -103,7 +103,7 @@ def _fitted(engine: SparkWorkspace, target: Table, live: Relation, state: TableS
     try:
         shape = fit(live.schema, state.schema, (), target.label)
     except TableError as e:
-        e.advise("change the column in the frame before merge_dataframe: withColumn(…cast…) or withColumnRenamed")
+        e.hint = "change the column in the frame before merge_dataframe: withColumn(…cast…) or withColumnRenamed"
         raise
     if shape.added:
         delta.add_columns(engine.session, target, shape.added, {})

@@ -50,9 +50,11 @@ def live_session() -> SparkSession | None:
     Spark knows the active session by thread: in a thread of one's own only the default one is found.
     """
     try:
-        return SparkSession.active()
+        session = SparkSession.active()
     except PySparkException:
         return None
+    stopped = session.sparkContext._jsc is None  # noqa: SLF001 – a context that was stopped below its session
+    return None if stopped else session
 
 
 class SparkPlatform:
