@@ -20,10 +20,13 @@ from tests.sql.hostile import HOSTILE
 
 from strandline.engine.base import Platform
 from strandline.errors import ConfigError, TransformError
+from strandline.sql import functions
+from strandline.sql.answers import ANSWERS as ANSWERS_OF_PYTHON
 from strandline.sql.expr import rows_of
 from strandline.sql.function_table import FAMILIES
+from strandline.sql.macros import MACROS
 from strandline.sql.names import CALLED, KNOWN_NAMES, PARSED
-from strandline.sql.portable import parse, render
+from strandline.sql.portable import DUCK_MACROS, parse, render
 from strandline.sql.tested import deterministic, refuse_untested
 from strandline.testing.frames import spelled
 from strandline.testing.oracle import Frame
@@ -71,6 +74,14 @@ def test_every_function_has_a_rule_and_is_counted() -> None:
         family: set(names.split()) for family, names in CALLED.items()
     }
     assert len(KNOWN_NAMES) >= 150
+
+
+def test_every_function_of_ours_that_a_rule_calls_is_there() -> None:
+    """A rule that calls a macro which nobody wrote would fail only for the users of that rule."""
+    source = "\n".join(file.read_text(encoding="utf-8") for file in Path(functions.__file__).parent.glob("*.py"))
+    called = {name.lower() for name in re.findall(r'"(strandline_\w+)"', source, re.IGNORECASE)}
+    written = {m.lower() for text in (*MACROS, *DUCK_MACROS) for m in re.findall(r"MACRO (\w+)\(", text)}
+    assert called <= written | set(ANSWERS_OF_PYTHON), called - written - set(ANSWERS_OF_PYTHON)
 
 
 def test_the_documentation_lists_every_function() -> None:
@@ -155,6 +166,8 @@ UNSUITED = {
     "md5(i)": "of type int",
     "levenshtein(s, p, s, p)": "it takes 2 arguments, found 4",
     "date_part('seconds', ts)": "`seconds`",
+    "size(s)": "it takes an array",
+    "element_at(s, 1)": "it takes an array",
 }
 
 

@@ -1,4 +1,4 @@
-"""Functions of lists (Spark's arrays), of maps and of structs."""
+"""Functions of lists (Spark's arrays) and of structs."""
 
 from __future__ import annotations
 
@@ -88,8 +88,6 @@ def _pair(names: str, result: str, duckdb: str) -> dict[str, Function]:
 
 
 def _size(made: Call) -> Typed:
-    if outer(made.types[0]) == "map":
-        return fixed(call("CARDINALITY", made.args[0].copy()), "int")
     _element(made.types[0])
     return fixed(call("LEN", made.args[0].copy()), "int")
 
@@ -97,9 +95,6 @@ def _size(made: Call) -> Typed:
 def _element_at(*, safe: bool) -> Rule:
     def rule(made: Call) -> Typed:
         type_ = made.types[0]
-        if outer(type_) == "map":
-            key, value = (kind for _, kind in parts(type_))
-            return fixed(call("strandline_of_map", made.args[0].copy(), _value(made, 1, key)), value)
         inner, many, place = _element(type_), made.args[0].copy(), made.fit(1, "int")
         found = call("LIST_EXTRACT", many, place)
         zero = (eq(place.copy(), lit(0)), cast(fault("element_at"), inner))
