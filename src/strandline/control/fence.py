@@ -14,6 +14,7 @@ RUN = "run"  # in a batch's coverage: the run that brought it to its end
 KNOWN = "commit"  # the number of the newest commit to the table that it knew of, or made
 MADE = "committed"  # and whether it made it
 LANDED = "which had landed before its runner died"
+UNRECORDED = "which the control tables did not know: they were deleted, or they are others than those of its run"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Found:
     rows_read: int | None = None
     logged: bool = False  # the history has it
     target: str | None = None  # the table that it wrote, if that is not the one that was looked at
+    begun: bool = True  # the records say that it was begun: its runner died, they were not lost
 
     @property
     def told(self) -> str:
@@ -38,20 +40,29 @@ class Found:
 
 
 def found(rows: Sequence[ControlRow], target: str, commit: Commit | None, ended: RunRow | None) -> Found | None:
-    """What the table or the history knows and the node's records do not: a runner died in between."""
+    """What the table or the history knows and the node's records do not: a runner died, or the records were lost."""
     if commit is not None and commit.number > known(rows, target) and not (ended and ended.run_id == commit.run_id):
         coverage = {**commit.record.get("coverage", {}), "target": commit.version, KNOWN: commit.number}
         counts = commit.record.get("counts")
         metrics = commit.record.get("metrics", {})
-        return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, LANDED)
+        next_one = bool(rows) and commit.number == known(rows, target) + 1  # the node has written another table since
+        begun = next_one or _begun(rows, commit.batch)
+        why = LANDED if begun else UNRECORDED
+        return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, why, begun=begun)
     if ended is not None and ended.batch > finished(rows):
         counts = {n: getattr(ended, n) for n in ("inserted", "updated", "deleted", "reopened", "held")}
         coverage = json.loads(ended.coverage or "{}")
         there = ended.target_table if ended.target_table != target else None
         read = ended.rows_read
         why = "which was in the history only"
-        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, why, read, True, there)
+        begun = _begun(rows, ended.batch)
+        return Found(ended.batch, ended.run_id, ended.version, coverage, counts, {}, why, read, True, there, begun)
     return None
+
+
+def _begun(rows: Sequence[ControlRow], batch: int) -> bool:
+    """Do the records say that a batch was begun and not ended? Each is announced before its commit."""
+    return any(r.batch_status != "SUCCESS" and number(r) == batch for r in rows)
 
 
 def known(rows: Sequence[ControlRow], target: str) -> int:
