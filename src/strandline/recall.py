@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from strandline.control import ledger
 from strandline.control.coverage import NOTHING, Coverage
-from strandline.control.ledger import Batch
+from strandline.control.ledger import Batch, ControlRow
 from strandline.control.past import UNKNOWN, Standing, TableCommit, removed
 from strandline.engine import delta_log, delta_past
 from strandline.job import Job
@@ -34,10 +34,26 @@ def left(job: Job, this: Batch, state: TableState | None) -> Left:
     if known > state.version:  # an older copy of the table was put back
         older = delta_log.last_batch(job.target)
         return Left(Coverage.in_commit(older.record), older.batch) if older else Left()
-    if found.target is None or known == state.version:
-        return Left(found, last)
-    standing = _removed(job, state.version, known)
-    return Left(found, last) if standing is None else _moved_back(job, this, found, standing)
+    moved = found.target is not None and known < state.version
+    if moved and (standing := _removed(job, state.version, known)) is not None:
+        return _moved_back(job, this, found, standing)
+    return Left(found, last, _taken_over(job, this, ledger.newest(rows)))
+
+
+def _taken_over(job: Job, this: Batch, row: ControlRow | None) -> tuple[str, ...]:
+    """The warning where the watermark is that of another project: it may be this one, or one with rules of its own."""
+    if row is None or row.project in (None, job.project.config.project):
+        return ()
+    marks = this.of_its_sources(row.covered).marks
+    if not marks:
+        return ()
+    shown = ", ".join(f"{name} = {text}" for name, (text, _) in marks.items())
+    told = (
+        f"reads on from the watermark {shown} of project `{row.project}`, node `{row.node}`, which fed "
+        f"{job.target.label} from the same source: rows below it are not read; if that is another pipeline, give this "
+        "one a table of its own"
+    )
+    return (told,)
 
 
 def _removed(job: Job, now: int, known: int) -> Standing | None:

@@ -38,12 +38,13 @@ class Ending:
 
 @dataclass(frozen=True)
 class Recovered:
-    """A batch whose record was finished on the way: of a runner that died, or of an earlier attempt of this run."""
+    """A batch whose record was finished on the way: a runner died, records were lost, or this run tried before."""
 
     batch: int
     run_id: str
     result: NodeResult
     why: str
+    begun: bool = True  # its runner died; else its records were lost
 
     @property
     def remark(self) -> str:

@@ -101,7 +101,7 @@ class Runner(Recorder):
                 result = self._finish(job, records, found, began)
             if found.target is None:  # else it tells of another table
                 whose = found.run_id or self.run_id  # as it is recorded: an old commit may not say
-                recovered.append(Recovered(found.batch, whose, result, found.why))
+                recovered.append(Recovered(found.batch, whose, result, found.why, found.begun))
 
     def _look(
         self, job: Job, describe: Describe
@@ -124,7 +124,8 @@ class Runner(Recorder):
         names = {(r.project or me[0], r.node) for r in here if r.batch_status != "SUCCESS"}
         if state is not None and not self._own(job, here) and (last := delta_log.last_batch(job.target)):
             _, project, node = str(last.record["app_id"]).split("/", 2)  # its runner may have left no row
-            names.add((project, node))
+            if Coverage.in_commit(last.record).origins == tuple(job.origins):  # else another one's, which feeds it too
+                names.add((project, node))
         return [job.called(*name) for name in sorted(names - {me})]
 
     def _settle_former(
@@ -183,7 +184,7 @@ class Runner(Recorder):
         if job.events is None:  # those that nobody has folded are planned with the others
             records, _, recovered = self.settle(job, engine.describe, began)
         job, state = self.next_job(job, engine.describe), engine.describe(job.target)
-        first = [f"a run first finishes the record of batch {job.batch - 1}, whose runner died"] if recovered else []
+        first = _foretold(job.batch - 1, recovered)
         if _appended(job, recovered, records):
             return PlannedNode(job.node.name, "unchanged", seconds=recovered[-1].result.seconds, warnings=first), None
         result, planned, ready = plan_node(job, engine, state)
@@ -345,10 +346,24 @@ class Runner(Recorder):
         return result
 
 
+def _foretold(batch: int, recovered: Sequence[Recovered]) -> list[str]:
+    """What a plan says of a record that a run finishes before it reads."""
+    if not recovered:
+        return []
+    why = "whose runner died" if recovered[-1].begun else recovered[-1].why
+    return [f"a run first finishes the record of batch {batch}, {why}"]
+
+
 def _appended(job: Job, recovered: Sequence[Recovered], records: Sequence[ControlRow]) -> bool:
-    """Is what was found last the rows of an append? An undo has taken such rows away, and they are read again."""
-    appends = bool(recovered) and recovered[-1].result.version is not None and job.node.write.mode == "append"
-    return appends and not ledger.covered(records).undoes
+    """Is what was found last the rows of an append whose runner died? Then this run would read the same extract again.
+
+    An undo has taken such rows away, and they are read again. Where records were lost, any number of runs may have
+    passed since, so the next extract is due.
+    """
+    if job.node.write.mode != "append" or not recovered:
+        return False
+    last = recovered[-1]
+    return last.begun and last.result.version is not None and not ledger.covered(records).undoes
 
 
 def taken_back(job: Job, engine: Engine, state: TableState, coverage: Coverage) -> Ready:

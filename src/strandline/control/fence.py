@@ -11,6 +11,7 @@ from strandline.control.ledger import ControlRow, RunRow, covered, finished, new
 from strandline.types import Commit, Counts
 
 LANDED = "which had landed before its runner died"
+UNRECORDED = "which the control tables did not know: they were deleted, or they are others than those of its run"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Found:
     rows_read: int | None = None
     logged: bool = False  # the history has it
     target: str | None = None  # the table that it wrote, if that is not the one that was looked at
+    begun: bool = True  # the records say that it was begun: its runner died, they were not lost
 
     @property
     def told(self) -> str:
@@ -35,18 +37,24 @@ class Found:
 
 
 def found(rows: Sequence[ControlRow], target: str, commit: Commit | None, ended: RunRow | None) -> Found | None:
-    """What the table or the history knows and the node's records do not: a runner died in between."""
+    """What the table or the history knows and the node's records do not: a runner died, or the records were lost."""
     if commit is not None and commit.number > known(rows, target) and not (ended and ended.run_id == commit.run_id):
         coverage = replace(Coverage.in_commit(commit.record), target=commit.version, commit=commit.number)
         carried = commit.record.get("counts")
         counts = Counts(**carried) if carried else None
         metrics = commit.record.get("metrics", {})
-        return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, LANDED)
+        next_one = bool(rows) and commit.number == known(rows, target) + 1  # the node has written another table since
+        begun = next_one or _begun(rows, commit.batch)
+        why = LANDED if begun else UNRECORDED
+        return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, why, begun=begun)
     if ended is not None and ended.batch > finished(rows):
         there = ended.target_table if ended.target_table != target else None
         read = ended.rows_read
         why = "which was in the history only"
-        return Found(ended.batch, ended.run_id, ended.version, ended.coverage, ended.counts, {}, why, read, True, there)
+        begun = _begun(rows, ended.batch)
+        return Found(
+            ended.batch, ended.run_id, ended.version, ended.coverage, ended.counts, {}, why, read, True, there, begun
+        )
     return None
 
 
@@ -54,6 +62,11 @@ def no_lower(before: Sequence[ControlRow], row: ControlRow) -> ControlRow:
     """The row with the highest version that it or one before it has processed."""
     versions = [r.last_processed_version for r in (*before, row) if r.last_processed_version is not None]
     return replace(row, last_processed_version=max(versions, default=None))
+
+
+def _begun(rows: Sequence[ControlRow], batch: int) -> bool:
+    """Do the records say that a batch was begun and not ended? Each is announced before its commit."""
+    return any(r.batch_status != "SUCCESS" and number(r) == batch for r in rows)
 
 
 def known(rows: Sequence[ControlRow], target: str) -> int:

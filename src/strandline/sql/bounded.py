@@ -22,6 +22,7 @@ from strandline.sql.values import ORDERED, Value, converted, from_text, half_up
 
 LAST_VALUE = "${last_value}"
 HINT = "an expression is made of '${last_value}', literals, date_sub(…, days), date_add(…, days), CAST, + - * /"
+MAX_PARENTHESES = 50
 
 _Worked = Fraction | date | str
 _SIGNS: dict[type[exp.Expr], Callable[[Fraction, Fraction], Fraction]] = {
@@ -108,12 +109,12 @@ def bound(expression: str, last: Value | None, type_: str) -> Value:
 def _tree(expression: str) -> exp.Expr:
     if len(expression) > 1000:
         raise SqlError("an expression has at most 1000 characters", HINT)
+    if expression.count("(") > MAX_PARENTHESES:  # how deep the parser can go depends on who called it
+        raise SqlError(f"nested too deep: an expression has at most {MAX_PARENTHESES} pairs of parentheses", HINT)
     try:
         return parse(expression, "expression")
     except TransformError as error:
         raise SqlError(error.message.removeprefix("expression: "), HINT) from error
-    except RecursionError as error:
-        raise SqlError("this expression is nested too deeply") from error
 
 
 def _is_last(node: exp.Expr) -> bool:
