@@ -108,6 +108,7 @@ class Outcome:
     measured: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     events: Landing | None = None
+    missed: Mapping[str, Any] | None = None  # the keys that the live source has, and no read brought
 
 
 # --- transform ---------------------------------------------------------------------------------------------

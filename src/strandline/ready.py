@@ -21,6 +21,8 @@ from strandline.faults import point
 from strandline.guard.verdict import Verdict
 from strandline.job import Feed, Job, Planned
 from strandline.journal import step
+from strandline.missed import with_missed
+from strandline.missed_keys import MISSED
 from strandline.plan.reading import is_lake
 from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
@@ -98,7 +100,7 @@ def _seen(state: tuple[str, int] | None) -> str:
 def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     """Steps 1 to 4: read, transform, reconcile, judge."""
     try:
-        outcome = _still_held(job, _judged(job, engine, state))
+        outcome = with_missed(job, engine, _still_held(job, _judged(job, engine, state)))
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):
@@ -150,6 +152,8 @@ def _coverage(job: Job, outcome: Outcome) -> dict[str, Any]:
     if job.node.write.keyed:
         coverage["at"] = job.at.isoformat()
         coverage["keys"] = job.keys
+    if outcome.missed is not None:
+        coverage[MISSED] = outcome.missed
     m, counts = outcome.measured, outcome.changes.counts
     if m:
         new = outcome.verdict.found if outcome.verdict and outcome.verdict.kind == "hold" else 0

@@ -28,6 +28,7 @@ from strandline.ready import Entry, Ready, plan_node, prepare, readied
 from strandline.recording import Ending, Recorder, Recovered, now
 from strandline.result import NodeResult, PlannedNode
 from strandline.strategy.changes import Counts
+from strandline.transform.lineage import repeatable
 from strandline.types import Commit, Table, TableState, Token
 from strandline.words import agree, plural
 
@@ -310,7 +311,7 @@ class Runner(Recorder):
         appends = job.node.write.mode == "append" and not job.follows
         if appends or state is None or last.get("digest") != job.digest:
             return False
-        if last.get("target") != state.version or last.get(UNDOES) or not slices.repeatable(job.node):
+        if last.get("target") != state.version or last.get(UNDOES) or not repeatable(job.node):
             return False
         if last.get(ledger.TABLE) not in (None, state.table_id):
             return False

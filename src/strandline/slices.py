@@ -18,11 +18,11 @@ from strandline.engine.sources.files import Found, fingerprint, listed, single
 from strandline.errors import ReadError, located
 from strandline.extracts import Newest, by_file, newest_file, newest_value
 from strandline.job import Feed, Job
+from strandline.missed_keys import Extra, extra_rows
 from strandline.plan.reading import Input, is_lake, source_of, table_of
 from strandline.plan.views import by_last, check_view, chosen, hidden, last_versions
-from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
-from strandline.sql.portable import deterministic
-from strandline.types import Relation, Schema, Table, TableState
+from strandline.sql.expr import all_of, case, cast, col, eq, lit, named, rows_of, select, table
+from strandline.types import Column, Relation, Schema, Table, TableState
 
 FILES = "_modified_at"  # the mark of files that are read by the time they were written
 
@@ -103,18 +103,6 @@ def pin(job: Job, state: TableState, feed: Feed | None) -> list[Any]:
     return [state.table_id, state.version, feed.batch if feed and _compares_snapshots(job) else None]
 
 
-def repeatable(node: NodeConfig) -> bool:
-    """Does the same input always change the table alike? Not with a function of one's own, or a clock in the SQL."""
-    sql = [node.transformation_sql or "", *node.write.conditions]
-    for step in node.transform.steps if node.transform else []:
-        if step.operation == "python":
-            return False
-        sql += [
-            v for p in step.params.values() for v in (p.values() if isinstance(p, dict) else [p]) if isinstance(v, str)
-        ]
-    return all(deterministic(text) for text in sql)
-
-
 def read(job: Job, engine: Engine) -> Slice:
     """Scan every source; lake tables at the version they have now, limited reads once and for all."""
     found = {i.alias: (i, _read(job, engine, i)) for i in job.inputs}
@@ -193,7 +181,7 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     lake = lake_of(job, input_)
     feed, planned = feed_of(job, input_), job.planned.get(lake.location)
     if planned is not None:
-        found = _Read(planned_rows(job, engine, input_, feed), None, feed)
+        found = _Read(whole_table(job, engine, input_), None, feed)
     else:
         _, state = source_of(job.project, job.node, input_, engine.describe)
         assert state is not None
@@ -202,6 +190,16 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     if feed is not None and _compares_snapshots(job):
         found = replace(found, snapshot=feed.batch)
     return _limited(job, engine, input_, found) if input_.read.limited else found
+
+
+def whole_table(job: Job, engine: Engine, input_: Input) -> Scan:
+    """What a node sees of a lake table if its read is not limited: as it is now, or as the same plan would leave it."""
+    feed = feed_of(job, input_)
+    if lake_of(job, input_).location in job.planned:
+        return planned_rows(job, engine, input_, feed)
+    _, state = source_of(job.project, job.node, input_, engine.describe)
+    assert state is not None
+    return stored_rows(job, engine, input_, state, feed)
 
 
 def stored_rows(job: Job, engine: Engine, input_: Input, state: TableState, feed: Feed | None) -> Scan:
@@ -291,11 +289,13 @@ def outside(job: Job, engine: Engine, input_: Input) -> _Read:
         return _files_by_time(job, engine, input_, source)
     if isinstance(source, FileSource) and by_file(job, input_):
         return _newest_file(job, engine, source)
+    extra = Extra(job.node.name)
     if isinstance(source, SqlSource) and input_.read.limited:
-        source = replace(source, hints=lambda schema: _hints(_limits(job, input_, schema)))
+        extra = extra_rows(job, engine)
+        source = replace(source, hints=lambda schema: _hints(_limits(job, input_, schema), extra, schema))
     scan = engine.scan(source)
     if input_.read.limited:
-        return _limited(job, engine, input_, _Read(scan))
+        return _limited(job, engine, input_, _Read(scan), extra)
     if job.detection is not None and not _asked_once(job, source):  # compared more than once, so it is read once
         return _Read(_staged(engine, scan.relation, {})[0])
     return _Read(scan)
@@ -322,27 +322,47 @@ def _asked_once(job: Job, source: Source) -> bool:
     return config.mode is DeleteDetectionMode.SNAPSHOT_DIFF and plain and not stamped and not config.snapshot_column
 
 
-def _hints(found: Limits) -> list[exp.Expr]:
-    return [found.predicate] if found.predicate is not None else []
+def _hints(found: Limits, extra: Extra, schema: Schema) -> list[exp.Expr]:
+    where = _beside(found, extra, schema)
+    return [where] if where is not None else []
+
+
+def _beside(found: Limits, extra: Extra, schema: Schema) -> exp.Expr | None:
+    """The rows from the marks on, and those that are wanted wherever their marks lie; None for all rows."""
+    wanted = extra.condition(schema)
+    if found.predicate is None or wanted is None:
+        return found.predicate
+    return exp.Paren(this=exp.Or(this=exp.Paren(this=found.predicate), expression=wanted))
 
 
 def _limits(job: Job, input_: Input, schema: Schema) -> Limits:
     return limits(input_.read, schema, job.past.marks(), job.clock.now, f"{job.node.name}, {input_.label}")
 
 
-def _limited(job: Job, engine: Engine, input_: Input, found: _Read) -> _Read:
-    """Rows at or above their marks, read once; the highest values among them are the new marks."""
+def _limited(job: Job, engine: Engine, input_: Input, found: _Read, extra: Extra | None = None) -> _Read:
+    """Rows at or above their marks, read once; the highest values among them are the new marks.
+
+    Rows that are wanted wherever their marks lie come along, and move no mark.
+    """
     rows = found.scan.relation
     limited = _limits(job, input_, rows.schema)
-    if limited.predicate is not None:
-        rows = engine.query(rows_of(rows).where(limited.predicate))
-    highest = {f"high {i}": exp.Max(this=col(c.name)) for i, c in enumerate(limited.columns)}
+    where = _beside(limited, extra, rows.schema) if extra else limited.predicate
+    if where is not None:
+        rows = engine.query(rows_of(rows).where(where))
+    highest = {f"high {i}": exp.Max(this=_counting(c, limited)) for i, c in enumerate(limited.columns)}
     scan, measured = _staged(engine, rows, highest)
     highs = {c.name: measured[f"high {i}"] for i, c in enumerate(limited.columns)}
     marks = _advanced(job, limited, highs)
     window = {n: (limited.lows.get(n), highs[n]) for n in highs}
     names = tuple(c.name for c in limited.columns)
     return replace(found, scan=scan, marks=marks, window=window, columns=names, whole=False)
+
+
+def _counting(column: Column, limited: Limits) -> exp.Expr:
+    """The value of a mark, where the row was read because of its marks."""
+    if limited.predicate is None:
+        return col(column.name)
+    return case((limited.predicate.copy(), col(column.name)), default=cast(exp.null(), column.type))
 
 
 def _advanced(job: Job, limited: Limits, highs: Mapping[str, Any]) -> dict[str, Mark]:

@@ -200,7 +200,7 @@ class Batch:
         memory, reads = dict(memory), memory.get(READS)  # older records do not say
         if set(self.sources) == set(reads) if reads is not None else set(self.sources) <= set(self.previous):
             return memory
-        return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot", "files")}
+        return {k: v for k, v in memory.items() if k not in ("marks", "window", "snapshot", "files", "missed")}
 
 
 @dataclass(frozen=True)
