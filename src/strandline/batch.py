@@ -16,6 +16,7 @@ from strandline import detection
 from strandline.checks import check_columns, check_metadata
 from strandline.config.model import NodeConfig
 from strandline.config.writes import instant
+from strandline.control.coverage import MissedKeys
 from strandline.detection import Finding
 from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import DuplicateKeys, ReadError, TableError, located
@@ -108,6 +109,7 @@ class Outcome:
     measured: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     events: Landing | None = None
+    missed: MissedKeys | None = None  # the keys that the live source has, and no read brought
 
 
 # --- transform ---------------------------------------------------------------------------------------------

@@ -11,29 +11,22 @@ from sqlglot import exp
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
-from strandline.control.coverage import UNDOES
-from strandline.control.ledger import RECORDED, Notebook
 from strandline.control.watermark import decided_by, in_the_future
 from strandline.engine.base import Engine, LakeSource
 from strandline.engine.sources import key_runs
 from strandline.errors import ReadError, TransformError, UnknownColumn
 from strandline.job import Job
 from strandline.journal import log
+from strandline.open_notes import open_notes
 from strandline.plan.reading import live_source, source_of
 from strandline.slices import Slice, count, stored_rows
 from strandline.sql.expr import (
     all_of,
-    any_of,
     col,
     count_where,
-    eq,
     is_null,
-    lit,
     named,
     negate,
-    one_of,
-    ordered,
-    over,
     rows_of,
     select,
     table,
@@ -48,8 +41,6 @@ from strandline.target_filter import target_filter
 from strandline.transform.lineage import rewritten, through_steps
 from strandline.transform.registry import Detection
 from strandline.types import Changes, LiveKeys, Relation, Snapshot, TableState, Window
-
-_NOTES = ("hold", "reject", "missing", "seen", "delete")
 
 FIRST_RUN = (
     "inferDeletesFromMissing is enabled but no previous watermark values available. "
@@ -72,6 +63,7 @@ class Finding:
     warnings: tuple[str, ...] = ()
     gone: Relation | None = None  # keys of which the source itself says that they are gone
     living: Callable[[], int] | None = None  # how many rows of the table are alive, where not all of them are looked at
+    live: int | None = None  # how many keys the live source has
 
 
 @dataclass
@@ -105,7 +97,8 @@ def find(
         case DeleteDetectionMode.SNAPSHOT_DIFF:
             absence, empty = _snapshot(look)
         case DeleteDetectionMode.SQL_COMPARE:
-            absence, empty = _live(look)
+            absence, number = _live(look)
+            return Finding(config, absence, lambda _: number == 0, tuple(look.warnings), live=number)
         case DeleteDetectionMode.FEED:
             return _fed(look, made.gone)
         case _:
@@ -160,7 +153,7 @@ def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: 
         seen=None if evidence.rows.name == look.rows.name else evidence.rows,
         scope=all_of(parts) if parts else None,
         among=among,
-        notes=notes(look.engine, past.notebook, look.job) if noted and past.notebook else None,
+        notes=open_notes(look.engine, past.notebook, look.job) if noted and past.notebook else None,
         confirm=look.config.confirm_runs,
         fresh=fresh,
         approved=past.approved,
@@ -218,8 +211,8 @@ def _no_key(look: _Look, absence: Absence, measured: Mapping[str, Any]) -> bool:
 # --- by the live source ------------------------------------------------------------------------------------
 
 
-def _live(look: _Look) -> tuple[Absence, Empty]:
-    """The keys that the source has at this moment, read once."""
+def _live(look: _Look) -> tuple[Absence, int]:
+    """The keys that the source has at this moment, read once; and their number."""
     config = look.config
     source = live_source(look.job.project, config)
     relation = look.engine.scan(source).relation
@@ -235,16 +228,16 @@ def _live(look: _Look) -> tuple[Absence, Empty]:
     counted = {"n": count_where(whole)}
     staged = look.engine.stage(select(*keys).from_(table(relation.name)), counted, None)
     log.info("%s: the live source has %s keys", look.job.node.name, staged.measures["n"])
-    return _absence(look, LiveKeys(staged.relation), scope=None), lambda _: staged.measures["n"] == 0
+    return _absence(look, LiveKeys(staged.relation), scope=None), int(staged.measures["n"])
 
 
-def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, Empty]:
+def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, int]:
     """The live source's keys, carried as runs of consecutive numbers."""
     staged = look.engine.stage(rows_of(runs), {"n": key_runs.count(), "runs": exp.Count(this=exp.Star())}, None)
     found = staged.measures
     log.info("%s: the live source has %s keys, in %s runs", look.job.node.name, found["n"], found["runs"])
     keys = look.engine.query(key_runs.unfold(staged.relation, look.config.keys[0], runs.schema.columns[0].type))
-    return _absence(look, LiveKeys(keys), scope=None), lambda _: found["n"] == 0
+    return _absence(look, LiveKeys(keys), scope=None), int(found["n"])
 
 
 # --- by a feed ---------------------------------------------------------------------------------------------
@@ -407,34 +400,3 @@ def _partitions(look: _Look) -> list[exp.Expr]:
     names = [col(look.rows.schema.get(c.name).name) for c in columns]  # type: ignore[union-attr]
     present = look.engine.fetch(select(*names).distinct().from_(table(look.rows.name)))
     return [partition_scope(columns, present)]
-
-
-# --- what was noted before ---------------------------------------------------------------------------------
-
-
-def notes(engine: Engine, notebook: Notebook, job: Job) -> Relation:
-    """The open notes of a table, one row per key: held, rejected, or missing so many times running."""
-    changes, runs = (engine.scan(LakeSource(t, v)).relation for t, v in (notebook.changes, notebook.runs))
-    counted = select(lit(1)).from_(table(runs.name, "r"))
-    same = (eq(col(n, "r"), col(n, "c")) for n in ("run_id", "node", "batch"))
-    counted = counted.where(all_of([*same, one_of(col("status", "r"), RECORDED)]))
-    names = ("key_hash", "verb", "streak", "run_id")
-    newest = over(exp.RowNumber(), ["key_hash"], [ordered(col("batch"), desc=True)])
-    called = [(job.project.config.project, job.target.label), *job.past.memory.formerly]
-    here = any_of(all_of([eq(col("project", "c"), lit(p)), eq(col("target_table", "c"), lit(t))]) for p, t in called)
-    since = exp.GTE(this=col("batch", "c"), expression=lit(job.past.memory.since or 0))
-    mine = all_of([here, since, one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
-    if "takes_back" in runs.schema:  # a run that was undone has noted nothing, nor has one that a commit outdid
-        back = select(lit(1)).from_(table(runs.name, "u"))
-        which = [eq(col("takes_back", "u"), col("run_id", "c")), eq(col("node", "u"), col("node", "c"))]
-        undoes = exp.Like(this=col("coverage", "u"), expression=lit(f'%"{UNDOES}"%'))
-        which.append(any_of([undoes, eq(col("batch", "u"), col("batch", "c"))]))
-        back = back.where(all_of([*which, one_of(col("status", "u"), RECORDED)]))
-        mine = all_of([mine, exp.Not(this=exp.Exists(this=back))])
-    fine = select(*(named(col(n, "c"), n) for n in (*names, "batch"))).from_(table(changes.name, "c")).where(mine)
-    ranked = select(*map(col, names), named(newest, "_n")).from_(fine.subquery("f"))
-    last = select(col("key_hash"), named(col("verb"), "state"), col("streak"), col("run_id")).from_(
-        ranked.subquery("x")
-    )
-    open_ = one_of(col("verb"), ("hold", "reject", "missing"))
-    return engine.query(last.where(all_of([eq(col("_n"), lit(1)), open_])))

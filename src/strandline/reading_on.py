@@ -15,8 +15,9 @@ from strandline.engine.base import Engine
 from strandline.errors import ReadError
 from strandline.job import Job
 from strandline.journal import log
+from strandline.missed_keys import Extra
 from strandline.plan.reading import Input
-from strandline.sql.expr import cast, col, eq, lit, select, table
+from strandline.sql.expr import case, cast, col, eq, lit, select, table
 from strandline.sql.portable import family
 from strandline.sql.values import to_text
 from strandline.types import Column, Relation, Schema
@@ -44,9 +45,17 @@ def limits_of(job: Job, input_: Input, schema: Schema) -> Limits:
     return limits(input_.read, schema, marks_of(job), job.clock.now, _where(job, input_))
 
 
-def hints_of(job: Job, input_: Input, schema: Schema) -> list[exp.Expr]:
+def wanted_rows(limited: Limits, extra: Extra | None, schema: Schema) -> exp.Expr | None:
+    """The rows from the marks on, and those that are wanted wherever their marks lie; None for all rows."""
+    wanted = extra.condition(schema) if extra else None
+    if limited.predicate is None or wanted is None:
+        return limited.predicate
+    return exp.Paren(this=exp.Or(this=exp.Paren(this=limited.predicate.copy()), expression=wanted))
+
+
+def hints_of(job: Job, input_: Input, schema: Schema, extra: Extra) -> list[exp.Expr]:
     """The same, for a database that may apply it."""
-    found = limits_of(job, input_, schema).predicate
+    found = wanted_rows(limits_of(job, input_, schema), extra, schema)
     return [found] if found is not None else []
 
 
@@ -54,11 +63,18 @@ def measures_of(limited: Limits) -> dict[str, exp.Expr]:
     """What is measured of the rows while they are read."""
     found: dict[str, exp.Expr] = {}
     for i, column in enumerate(limited.columns):
-        found[f"high {i}"] = exp.Max(this=col(column.name))
+        found[f"high {i}"] = exp.Max(this=_counting(column, limited))
         if family(column.type) == "text":
             found[f"first {i}"] = exp.Min(this=signature_of(col(column.name)))
             found[f"last {i}"] = exp.Max(this=signature_of(col(column.name)))
     return found
+
+
+def _counting(column: Column, limited: Limits) -> exp.Expr:
+    """The value of a mark, where the row was read because of its marks."""
+    if limited.predicate is None:
+        return col(column.name)
+    return case((limited.predicate.copy(), col(column.name)), default=cast(exp.null(), column.type))
 
 
 def progress(

@@ -21,6 +21,7 @@ from strandline.faults import point
 from strandline.guard.verdict import Verdict
 from strandline.job import Feed, Job, Planned
 from strandline.journal import log, step
+from strandline.missed import with_missed
 from strandline.plan.reading import is_lake
 from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
@@ -99,7 +100,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     for told in job.past.said:
         log.warning("%s: %s", job.node.name, told)
     try:
-        outcome = _still_held(job, _judged(job, engine, state))
+        outcome = with_missed(job, engine, _still_held(job, _judged(job, engine, state)))
         outcome = replace(outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings))
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
@@ -157,6 +158,7 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
         formerly=memory.formerly,
         since=memory.since if memory.known else job.batch,
         before=job.past.before,
+        missed=outcome.missed,
     )
 
 

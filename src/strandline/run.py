@@ -27,6 +27,7 @@ from strandline.ready import Entry, Ready, plan_node, prepare, readied
 from strandline.recall import left
 from strandline.recording import Ending, Recorder, Recovered, now
 from strandline.result import NodeResult, PlannedNode
+from strandline.transform.lineage import repeatable
 from strandline.types import Commit, Counts, Table, TableState, Token
 from strandline.words import agree, plural
 
@@ -298,7 +299,7 @@ class Runner(Recorder):
         appends = job.node.write.mode == "append" and not job.follows
         if appends or state is None or last.digest != job.digest:
             return False
-        if last.target != state.version or last.undoes or not slices.repeatable(job.node):
+        if last.target != state.version or last.undoes or not repeatable(job.node):
             return False
         if not last.is_of(state.table_id):
             return False

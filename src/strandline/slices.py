@@ -18,6 +18,7 @@ from strandline.engine.sources.files import Found, fingerprint, listed, single
 from strandline.errors import ReadError, located
 from strandline.extracts import Newest, by_file, newest_file, newest_value
 from strandline.job import Feed, Job
+from strandline.missed_keys import Extra, extra_rows
 from strandline.plan.reading import Input, is_lake, source_of, table_of
 from strandline.plan.views import by_last, check_view, chosen, hidden, last_versions
 from strandline.reading_on import (
@@ -28,10 +29,10 @@ from strandline.reading_on import (
     measures_of,
     progress,
     progress_of_files,
+    wanted_rows,
     window_of,
 )
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
-from strandline.sql.tested import deterministic
 from strandline.types import Relation, Table, TableState
 
 FILES = "_modified_at"  # the mark of files that are read by the time they were written
@@ -114,18 +115,6 @@ def pin(job: Job, state: TableState, feed: Feed | None) -> Pin:
     return Pin(state.table_id, state.version, feed.batch if feed and _compares_snapshots(job) else None)
 
 
-def repeatable(node: NodeConfig) -> bool:
-    """Does the same input always change the table alike? Not with a function of one's own, or a clock in the SQL."""
-    sql = [node.transformation_sql or "", *node.write.conditions]
-    for step in node.transform.steps if node.transform else []:
-        if step.operation == "python":
-            return False
-        sql += [
-            v for p in step.params.values() for v in (p.values() if isinstance(p, dict) else [p]) if isinstance(v, str)
-        ]
-    return all(deterministic(text) for text in sql)
-
-
 def read(job: Job, engine: Engine) -> Slice:
     """Scan every source; lake tables at the version they have now, limited reads once and for all."""
     found = {i.alias: (i, _read(job, engine, i)) for i in job.inputs}
@@ -201,7 +190,7 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     lake = lake_of(job, input_)
     feed, planned = feed_of(job, input_), job.planned.get(lake.location)
     if planned is not None:
-        found = _Read(planned_rows(job, engine, input_, feed), None, feed)
+        found = _Read(whole_table(job, engine, input_), None, feed)
     else:
         _, state = source_of(job.project, job.node, input_, engine.describe)
         assert state is not None
@@ -210,6 +199,16 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     if feed is not None and _compares_snapshots(job):
         found = replace(found, snapshot=feed.batch)
     return _limited(job, engine, input_, found) if input_.read.limited else found
+
+
+def whole_table(job: Job, engine: Engine, input_: Input) -> Scan:
+    """What a node sees of a lake table if its read is not limited: as it is now, or as the same plan would leave it."""
+    feed = feed_of(job, input_)
+    if lake_of(job, input_).location in job.planned:
+        return planned_rows(job, engine, input_, feed)
+    _, state = source_of(job.project, job.node, input_, engine.describe)
+    assert state is not None
+    return stored_rows(job, engine, input_, state, feed)
 
 
 def stored_rows(job: Job, engine: Engine, input_: Input, state: TableState, feed: Feed | None) -> Scan:
@@ -299,11 +298,13 @@ def outside(job: Job, engine: Engine, input_: Input) -> _Read:
         return _files_by_time(job, engine, input_, source)
     if isinstance(source, FileSource) and by_file(job, input_):
         return _newest_file(job, engine, source)
+    extra = Extra(job.node.name)
     if isinstance(source, SqlSource) and input_.read.limited:
-        source = replace(source, hints=lambda schema: hints_of(job, input_, schema))
+        extra = extra_rows(job, engine)
+        source = replace(source, hints=lambda schema: hints_of(job, input_, schema, extra))
     scan = engine.scan(source)
     if input_.read.limited:
-        return _limited(job, engine, input_, _Read(scan))
+        return _limited(job, engine, input_, _Read(scan), extra)
     if job.detection is not None and not _asked_once(job, source):  # compared more than once, so it is read once
         return _Read(_staged(engine, scan.relation, {})[0])
     return _Read(scan)
@@ -330,12 +331,15 @@ def _asked_once(job: Job, source: Source) -> bool:
     return config.mode is DeleteDetectionMode.SNAPSHOT_DIFF and plain and not stamped and not config.snapshot_column
 
 
-def _limited(job: Job, engine: Engine, input_: Input, found: _Read) -> _Read:
-    """Rows at or above their marks, read once; the highest values among them are the new marks."""
+def _limited(job: Job, engine: Engine, input_: Input, found: _Read, extra: Extra | None = None) -> _Read:
+    """Rows at or above their marks, read once; the highest values among them are the new marks.
+
+    Rows that are wanted wherever their marks lie come along, and move no mark.
+    """
     rows = found.scan.relation
     limited = limits_of(job, input_, rows.schema)
-    if limited.predicate is not None:
-        rows = engine.query(rows_of(rows).where(limited.predicate))
+    if (where := wanted_rows(limited, extra, rows.schema)) is not None:
+        rows = engine.query(rows_of(rows).where(where))
     scan, measured = _staged(engine, rows, measures_of(limited))
     came = progress(job, engine, input_, limited, scan.relation, measured)
     window = {n: (limited.lows.get(n), high) for n, high in came.highs.items()}

@@ -15,6 +15,7 @@ from strandline.config.connections import LakeConnection, SqlConnection
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.extract_advice import extract_advice
 from strandline.config.feed_advice import detection_advice, feed_advice
+from strandline.config.missed_advice import missed_advice
 from strandline.config.parts import KINDS, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, check_filter
@@ -195,6 +196,7 @@ def _mode_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iterator
         yield from _window_mistakes(parts, lineage, finder)
     elif step and step.mode is DeleteDetectionMode.SQL_COMPARE:
         yield from _compare_mistakes(parts, finder.at, step)
+        yield from missed_advice(parts, finder.node, finder.at, step, lineage.writer)
     elif step and step.snapshot_column is None:
         yield from _snapshot_mistakes(parts, lineage, finder)
 

@@ -68,6 +68,12 @@ class DeleteDetectionConfig(DeleteLimits):
     project's `deletes:`.
     On a first run `snapshot_diff` has no earlier extract to compare with: `on_first_run: skip` loads the rows and finds
     no deletes, `error` fails and writes nothing until `strandline run --first` loads them once.
+    `sql_compare` also sees **missed rows**: keys that the live source has, and neither the input of the node nor its
+    table, twice running. A row that was committed late, or came back with an old change time, lies behind the
+    watermark and is never read. `missed_rows: warn` tells of them; `read` repeats the incremental read for these keys
+    in the next run, in this node or in the Bronze node that it reads, without moving the watermark; `ignore` says
+    nothing. More than `max_missed_rows` are only warned of. Without `missed_rows` it warns, unless the node that reads
+    the database leaves rows out itself (a filter, SQL, a query of its own).
 
     **Recipe 1: SQL compare (recommended with a high-water mark)**
     ```yaml
@@ -105,6 +111,17 @@ class DeleteDetectionConfig(DeleteLimits):
     - operation: detect_deletes
       params: {mode: feed, keys: [customer_id], max_delete_percent: 10, on_threshold_breach: hold}
     ```
+
+    **Recipe 6: read what the watermark has passed over**
+    ```yaml
+    - operation: detect_deletes
+      params:
+        mode: sql_compare
+        keys: [order_id]
+        source_connection: erp
+        source_table: orders
+        missed_rows: read
+    ```
     """
 
     mode: DeleteDetectionMode = DeleteDetectionMode.NONE
@@ -117,6 +134,8 @@ class DeleteDetectionConfig(DeleteLimits):
     on_first_run: Literal["skip", "error"] = "skip"
     target_filter: Text | None = None
     max_window_gap: Annotated[str | int | float | None, NO_FLAG] = None
+    missed_rows: Literal["warn", "read", "ignore"] = "warn"
+    max_missed_rows: Count = 10_000
 
     @field_validator("mode", mode="before")
     @classmethod
@@ -153,6 +172,9 @@ class DeleteDetectionConfig(DeleteLimits):
         for key, mode in needs.items():
             if getattr(self, key) is not None and self.mode is not mode:
                 yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {mode}")
+        for key in ("missed_rows", "max_missed_rows"):
+            if key in self.model_fields_set and self.mode is not compare:
+                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {compare}")
         if self.on_first_run == "error" and self.mode is not diff:  # the other modes compare with no earlier snapshot
             message = f"`on_first_run: error` does nothing with mode: {self.mode}"
             yield Mistake(("on_first_run",), message, f"it is for mode: {diff}")

@@ -7,7 +7,7 @@ itself can tell what a lost record said.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -40,6 +40,31 @@ class Fed:
 
 
 @dataclass(frozen=True)
+class MissedKeys:
+    """The keys that a batch found in the live source and nowhere else, as texts; none when there were too many."""
+
+    number: int
+    columns: tuple[tuple[str, str], ...]  # name and type
+    keys: tuple[tuple[str, ...], ...] = ()
+    hashes: tuple[str, ...] = ()  # of keys of several columns
+
+    def again(self, before: MissedKeys | None) -> MissedKeys:
+        """Those that the batch before had found too."""
+        if before is None or before.columns != self.columns:
+            return replace(self, number=0, keys=(), hashes=())
+        if not self.keys:
+            return self if not before.keys else replace(self, number=0)
+        return self.only(set(self.keys) & set(before.keys))
+
+    def only(self, keys: set[tuple[str, ...]]) -> MissedKeys:
+        """Some of them."""
+        hashes = self.hashes or ("",) * len(self.keys)
+        left = [(key, hash_) for key, hash_ in zip(self.keys, hashes, strict=True) if key in keys]
+        told = tuple(hash_ for _, hash_ in left) if self.hashes else ()
+        return replace(self, number=len(left), keys=tuple(key for key, _ in left), hashes=told)
+
+
+@dataclass(frozen=True)
 class Before:
     """What a table's last batch had left, which an undo puts back: its number and its coverage."""
 
@@ -64,6 +89,7 @@ class Coverage:
     future: Mapping[str, str] = field(default_factory=dict)  # by column, the value in the future that was warned of
     snapshot: Any = None  # which snapshot was compared: a batch number, or a value and its type
     files: FilesRead | None = None
+    missed: MissedKeys | None = None
     # what was written
     mode: str | None = None
     table: str | None = None  # the table's id
@@ -97,7 +123,7 @@ class Coverage:
 
     def without_position(self) -> Coverage:
         """The coverage as it holds for other sources: how far these were read does not."""
-        return replace(self, marks={}, window={}, future={}, snapshot=None, files=None)
+        return replace(self, marks={}, window={}, future={}, snapshot=None, files=None, missed=None)
 
     def with_position_of(self, other: Coverage) -> Coverage:
         """The coverage with how far another batch had read."""
@@ -145,6 +171,8 @@ def _plain(value: Any) -> Any:
             return {"since": since.isoformat(), "read": dict(read)}
         case Fed(batch):
             return {"batch": batch}
+        case MissedKeys(number, columns, keys, hashes):
+            return {"number": number, "columns": _plain(columns), "keys": _plain(keys), "hashes": _plain(hashes)}
         case Before(batch, coverage):
             return {"batch": batch, "coverage": coverage.as_dict()}
         case Mapping():
@@ -157,6 +185,10 @@ def _plain(value: Any) -> Any:
 
 def _pairs(value: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(pair) for name, pair in value.items()}
+
+
+def _tuples(value: Sequence[Sequence[str]]) -> tuple[Any, ...]:
+    return tuple(map(tuple, value))
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
@@ -172,6 +204,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "lacks": tuple,
     "formerly": lambda v: tuple((project, table) for project, table in v),
     "before": lambda v: Before(v["batch"], Coverage.from_dict(v["coverage"])),
+    "missed": lambda v: MissedKeys(v["number"], _tuples(v["columns"]), _tuples(v["keys"]), tuple(v["hashes"])),
     "feed": lambda v: Fed(v["batch"]),
 }
 _DEFAULTS = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(Coverage)}

@@ -26,7 +26,19 @@ from strandline.sql.expr import (
 )
 from strandline.strategy.changes import ACTION, Proposal, Removals, is_true
 from strandline.strategy.keyed import decide
-from strandline.strategy.question import ALIVE, CAME, ELSE, FOUND, GONE, NOTE, NULL_KEY, VERSION, Keeping, Question
+from strandline.strategy.question import (
+    ALIVE,
+    CAME,
+    ELSE,
+    FOUND,
+    GONE,
+    NOTE,
+    NULL_KEY,
+    SEEN,
+    VERSION,
+    Keeping,
+    Question,
+)
 from strandline.types import Counts, Relation
 
 
@@ -55,6 +67,7 @@ def decision_measures() -> dict[str, exp.Expr]:
         "null_keys": col(NULL_KEY),
         "came": col(CAME),
         "met": is_true(col(FOUND)),
+        "present": is_true(col(SEEN)),
     }
     return {name: count_where(condition) for name, condition in counted.items()}
 

@@ -93,3 +93,15 @@ def clockwork(node: NodeConfig) -> bool:
     if not all(deterministic(text) for text in (*filters, *node.write.conditions)):
         return True
     return node.transformation_sql is not None and restless(parse(node.transformation_sql, node.name))
+
+
+def repeatable(node: NodeConfig) -> bool:
+    """Does the same input always change the table alike? Not with a function of one's own, or a clock in the SQL."""
+    sql = [node.transformation_sql or "", *node.write.conditions]
+    for step in _steps(node):
+        if step.operation == "python":
+            return False
+        sql += [
+            v for p in step.params.values() for v in (p.values() if isinstance(p, dict) else [p]) if isinstance(v, str)
+        ]
+    return all(deterministic(text) for text in sql)
