@@ -13,10 +13,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from strandline.errors import ConfigError, DeleteThresholdExceeded, ReadError
-from strandline.slices import repeatable
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
-from strandline.transform.lineage import clockwork
+from strandline.transform.lineage import clockwork, repeatable
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -209,7 +209,11 @@ class _Written:
             hint = "choose another table, or another control: {schema: …}"
             yield Mistake(loc, "this place is reserved for the control tables", hint)
         if other := self._tables.get(table):
-            yield Mistake(loc, f"also written by node `{other}`", "let one node write the table, and others read it")
+            yield Mistake(
+                loc,
+                f"also written by node `{other}`",
+                "let one node write the table: unite the sources by its transformation_sql",
+            )
         for folder in table.parents:
             if other := self._tables.get(folder):
                 yield Mistake(loc, f"lies inside the table of node `{other}`", "give each table a folder of its own")
