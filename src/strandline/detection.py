@@ -34,7 +34,7 @@ from strandline.sql.expr import (
 from strandline.sql.hash import hashable
 from strandline.sql.incremental import NotIncremental
 from strandline.sql.portable import family
-from strandline.strategy.absence import Absence, Evidence, partition_scope, window_scope
+from strandline.strategy.absence import Absence, Telling, partition_scope, window_scope
 from strandline.strategy.announced import held_keys, together
 from strandline.strategy.changes import living
 from strandline.target_filter import target_filter
@@ -143,7 +143,7 @@ def _position(job: Job) -> int:
     return next((number for number, looks in enumerate(looking, start=1) if looks), 0)
 
 
-def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
+def _absence(look: _Look, evidence: Telling, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
     among = target_filter(look.job, look.engine, look.state)
     parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
@@ -164,8 +164,8 @@ def _absence(look: _Look, evidence: Evidence, *, scope: exp.Expr | None, fresh: 
 
 
 def _snapshot(look: _Look) -> tuple[Absence, Empty]:
-    coverage, last = look.slice_.coverage, look.job.past.memory.snapshot
-    if not coverage.whole and not look.config.snapshot_column:
+    evidence, last = look.slice_.evidence, look.job.past.memory.snapshot
+    if not isinstance(evidence, Snapshot):
         raise ReadError(
             f"{look.job.node.name}: snapshot_diff needs a full snapshot, but its source was read incrementally",
             hint="use mode: sql_compare, or mode: watermark_window, or read the source in full",
@@ -187,8 +187,8 @@ def _snapshot(look: _Look) -> tuple[Absence, Empty]:
     elif _quiet(look, last):
         log.info("%s: the read found no new rows, so there is no new snapshot", look.job.node.name)
         scope = exp.false()
-    rows = look.at_step
-    absence = _absence(look, Snapshot(rows), scope=scope, fresh=coverage.snapshot != last)
+    fresh = look.slice_.coverage.snapshot != last
+    absence = _absence(look, evidence.over(look.at_step), scope=scope, fresh=fresh)
     return absence, lambda measured: _no_key(look, absence, measured)
 
 
@@ -245,21 +245,22 @@ def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, int]:
 
 def _fed(look: _Look, gone: Relation | None) -> Finding:
     """What a feed says is gone, and what is still held; or, where everything was computed again, what is not in it."""
-    how = look.slice_.followed.how if look.slice_.followed else "first"
+    evidence = look.slice_.evidence
     keys = [c for k in look.job.keys if (c := look.rows.schema.get(k))]
     if not all(hashable(c) for c in keys):  # a hold that cannot be noted would be a delete that is lost
         strict = {"on_threshold_breach": "error"} if look.config.on_threshold_breach == "hold" else {}
         strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
         look.config = look.config.model_copy(update=strict)
-    if how == "recompute":
-        absence = replace(_absence(look, Snapshot(look.rows), scope=None), result=True)
+    if isinstance(evidence, Snapshot):
+        absence = replace(_absence(look, evidence.over(look.rows), scope=None), result=True)
         return Finding(look.config, absence, lambda measured: not measured["came"], tuple(look.warnings))
-    absence = _absence(look, Changes(look.rows), scope=None)
+    assert isinstance(evidence, Changes), "a feed brings what changed, or all there is"
+    absence = _absence(look, evidence.over(look.rows), scope=None)
     target = look.engine.scan(LakeSource(look.job.target, look.state.version)).relation if look.state else None
     if absence.notes is not None and target is not None and look.state is not None:
         held = look.engine.query(held_keys(target, look.state.roles, absence.notes, look.rows, keys))
         gone = held if gone is None else look.engine.query(together(gone, held))
-    if how == "first" and look.state is not None:
+    if look.slice_.followed and look.slice_.followed.how == "first" and look.state is not None:
         log.info("%s: first read of a feed, no deletes are looked for", look.job.node.name)
 
     def alive() -> int:
@@ -279,7 +280,12 @@ def _in_question(look: _Look, target: Relation) -> exp.Select:
 def _window(look: _Look) -> tuple[Absence, Empty]:
     slice_ = look.slice_
     bounds = {n: b for n, b in slice_.window.items() if b[0] is not None and b[1] is not None}
-    evidence = Window(_looked_again(look) if look.job.past.approved else look.at_step, bounds)
+    if not isinstance(slice_.evidence, Window):
+        raise ReadError(
+            f"{look.job.node.name}: watermark_window needs one source that is read from a watermark on",
+            hint="give its read a watermark, or use mode: snapshot_diff or sql_compare",
+        )
+    evidence = slice_.evidence.over(_looked_again(look) if look.job.past.approved else look.at_step)
     scope = _window_scope(look, bounds)
     absence = _absence(look, evidence, scope=exp.false() if scope is None else scope)
     return absence, lambda _: False  # an empty window infers nothing

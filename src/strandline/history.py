@@ -50,7 +50,7 @@ from strandline.strategy.changes import ACTION, ChangeSet, Proposal, Removals, e
 from strandline.strategy.events import BATCH, INSTANT, TIMES, Course
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question
-from strandline.types import Counts, Relation, Schema, Table, TableState
+from strandline.types import Counts, Increment, Relation, Schema, Table, TableState
 from strandline.words import agree, plural
 
 
@@ -338,7 +338,7 @@ def folded(job: Job, engine: Engine, touched: Touched, course: Course, state: Ta
     types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
     made = Reconciled(shape, proposal, target, batches.new_system(roles, state, types))
     changes = evaluated(proposal, staged.relation, counts, key_ranges(staged.measures))
-    return Outcome(Slice({}, [], {}, NOTHING), touched.keys, made, changes)
+    return Outcome(Slice({}, [], {}, NOTHING, Increment(touched.keys)), touched.keys, made, changes)
 
 
 def unfolded(job: Job, engine: Engine, batch: int, state: TableState | None) -> Outcome:

@@ -33,7 +33,7 @@ from strandline.reading_on import (
     window_of,
 )
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
-from strandline.types import Relation, Table, TableState
+from strandline.types import Changes, Increment, Relation, Snapshot, Table, TableState, Window
 
 FILES = "_modified_at"  # the mark of files that are read by the time they were written
 
@@ -63,13 +63,18 @@ class Slice:
     scans: Sequence[Scan]
     versions: Mapping[str, int]
     coverage: Coverage
-    window: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # the bounds of a limited read
+    evidence: Snapshot | Window | Changes | Increment
     marked: tuple[str, ...] = ()  # the watermark columns of a limited read
     outdated: str | None = None  # why nothing was taken of a snapshot: it is older than the one before
     followed: Followed | None = None  # how its sources' changes were followed, if they were
     arrived: Arrived | None = None  # of files that are appended by the time they were written
     newest: Newest | None = None  # of several extracts, where a step makes the column that tells them
     said: tuple[str, ...] = ()  # what there is to warn of
+
+    @property
+    def window(self) -> Mapping[str, tuple[Any, Any]]:
+        """The bounds of a limited read."""
+        return self.evidence.bounds if isinstance(self.evidence, Window) else {}
 
     @property
     def rows_read(self) -> int | None:
@@ -82,17 +87,21 @@ class _Read:
     """One source, read."""
 
     scan: Scan
+    evidence: Snapshot | Window | Increment
     state: TableState | None = None
     feed: Feed | None = None
     progress: Progress = field(default_factory=Progress)
-    window: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     snapshot: Any = None
-    whole: bool = True
     outdated: str | None = None
     files: FilesRead | None = None  # those that need not be read again
     arrived: Arrived | None = None
     newest: Newest | None = None
+
+    @classmethod
+    def whole(cls, scan: Scan, state: TableState | None = None, feed: Feed | None = None) -> _Read:
+        """All rows that a source has."""
+        return cls(scan, Snapshot(scan.relation), state, feed)
 
 
 def pinned(job: Job, engine: Engine) -> dict[str, Pin] | None:
@@ -120,22 +129,30 @@ def read(job: Job, engine: Engine) -> Slice:
     found = {i.alias: (i, _read(job, engine, i)) for i in job.inputs}
     sources = {i.label: pin(job, r.state, r.feed) for i, r in found.values() if r.state is not None}
     versions = {i.label: r.state.version for i, r in found.values() if r.state is not None}
-    whole = all(r.whole for _, r in found.values())
     only = next(iter(found.values()))[1]
+    evidence = _together([r.evidence for _, r in found.values()])
+    window = evidence.bounds if isinstance(evidence, Window) else {}
     coverage = Coverage(
-        kind="full" if whole else "increment",
+        kind="full" if isinstance(evidence, Snapshot) else "increment",
         digest=job.digest,
         sources=sources,
         marks={name: mark.as_json() for name, mark in only.progress.marks.items()},
-        window=window_of(only.window, only.scan.relation.schema),
+        window=window_of(window, only.scan.relation.schema),
         future=only.progress.future,
         snapshot=only.snapshot,
         files=only.files,
     )
     rows = {alias: r.scan.relation for alias, (_, r) in found.items()}
     scans = [r.scan for _, r in found.values()]
-    made = Slice(rows, scans, versions, coverage, only.window, only.columns, only.outdated, said=only.progress.said)
+    made = Slice(rows, scans, versions, coverage, evidence, only.columns, only.outdated, said=only.progress.said)
     return replace(made, arrived=only.arrived, newest=only.newest)
+
+
+def _together(found: Sequence[Snapshot | Window | Increment]) -> Snapshot | Window | Increment:
+    """What the rows of several sources say together: no more than the least of them."""
+    if len(found) == 1 or all(isinstance(e, Snapshot) for e in found):
+        return found[0]
+    return Increment(found[0].rows)
 
 
 def _read(job: Job, engine: Engine, input_: Input) -> _Read:
@@ -157,8 +174,8 @@ def _limited_to(engine: Engine, found: _Read, newest: Newest) -> _Read:
         newest_ = newest
     elif where is not None:
         scan = Scan(engine.query(rows_of(rows).where(where)), scan.rows_read)
-    snapshot, outdated = newest.snapshot, newest.outdated
-    return replace(found, scan=scan, snapshot=snapshot, whole=True, outdated=outdated, newest=newest_)
+    found = replace(found, scan=scan, evidence=Snapshot(scan.relation))
+    return replace(found, snapshot=newest.snapshot, outdated=newest.outdated, newest=newest_)
 
 
 def _extract(job: Job, input_: Input) -> str:
@@ -190,12 +207,13 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     lake = lake_of(job, input_)
     feed, planned = feed_of(job, input_), job.planned.get(lake.location)
     if planned is not None:
-        found = _Read(whole_table(job, engine, input_), None, feed)
+        found = _Read.whole(whole_table(job, engine, input_), None, feed)
     else:
         _, state = source_of(job.project, job.node, input_, engine.describe)
         assert state is not None
-        found = _Read(stored_rows(job, engine, input_, state, feed), state, feed)
-    found = replace(found, whole=feed is None or feed.coverage.whole)
+        found = _Read.whole(stored_rows(job, engine, input_, state, feed), state, feed)
+    if feed is not None and not feed.coverage.whole:
+        found = replace(found, evidence=Increment(found.scan.relation))
     if feed is not None and _compares_snapshots(job):
         found = replace(found, snapshot=feed.batch)
     return _limited(job, engine, input_, found) if input_.read.limited else found
@@ -304,17 +322,17 @@ def outside(job: Job, engine: Engine, input_: Input) -> _Read:
         source = replace(source, hints=lambda schema: hints_of(job, input_, schema, extra))
     scan = engine.scan(source)
     if input_.read.limited:
-        return _limited(job, engine, input_, _Read(scan), extra)
+        return _limited(job, engine, input_, _Read.whole(scan), extra)
     if job.detection is not None and not _asked_once(job, source):  # compared more than once, so it is read once
-        return _Read(_staged(engine, scan.relation, {})[0])
-    return _Read(scan)
+        return _Read.whole(_staged(engine, scan.relation, {})[0])
+    return _Read.whole(scan)
 
 
 def _newest_file(job: Job, engine: Engine, source: FileSource) -> _Read:
     """The one file that is the newest extract."""
     name, newest = newest_file(job, [f.name for f in listed(source)])
     only = replace(source, only=frozenset({name})) if name is not None else source
-    return _limited_to(engine, _Read(_staged(engine, engine.scan(only).relation, {})[0]), newest)
+    return _limited_to(engine, _Read.whole(_staged(engine, engine.scan(only).relation, {})[0]), newest)
 
 
 def _asked_once(job: Job, source: Source) -> bool:
@@ -342,9 +360,9 @@ def _limited(job: Job, engine: Engine, input_: Input, found: _Read, extra: Extra
         rows = engine.query(rows_of(rows).where(where))
     scan, measured = _staged(engine, rows, measures_of(limited))
     came = progress(job, engine, input_, limited, scan.relation, measured)
-    window = {n: (limited.lows.get(n), high) for n, high in came.highs.items()}
+    window = Window(scan.relation, {n: (limited.lows.get(n), high) for n, high in came.highs.items()})
     names = tuple(c.name for c in limited.columns)
-    return replace(found, scan=scan, progress=came, window=window, columns=names, whole=False)
+    return replace(found, scan=scan, evidence=window, progress=came, columns=names)
 
 
 def _staged(engine: Engine, rows: Relation, measures: Mapping[str, exp.Expr]) -> tuple[Scan, dict[str, Any]]:
@@ -374,7 +392,7 @@ def _files_by_time(job: Job, engine: Engine, input_: Input, source: FileSource) 
     only = frozenset(f.name for f in taken)
     scan, _ = _staged(engine, engine.scan(replace(source, since=since, only=only)).relation, {})
     came = progress_of_files(job, input_, FILES, [f.modified for f in there])
-    mark, found = came.marks.get(FILES), _Read(scan, progress=came, whole=False)
+    mark, found = came.marks.get(FILES), _Read(scan, Increment(scan.relation), progress=came)
     if not appends or not there:
         return found
     arrived = Arrived(tuple(f.name for f in taken if _read_before(f, memory)), single(source))

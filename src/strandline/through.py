@@ -35,7 +35,7 @@ from strandline.sql.expr import col, lit, named, rows_of, same_keys, select, tab
 from strandline.sql.incremental import NotIncremental
 from strandline.sql.portable import parse
 from strandline.transform.lineage import clockwork, through_steps
-from strandline.types import Relation, Schema, TableState
+from strandline.types import Changes, Relation, Schema, Snapshot, TableState
 
 How = Literal["first", "rows", "keys", "recompute", "quiet"]
 
@@ -76,11 +76,17 @@ def read(job: Job, engine: Engine, state: TableState | None) -> Slice:
         scans=[*sources.scans, *(sources.snapshots if way.how in ("first", "recompute") else ())],
         versions=sources.versions(),
         coverage=_coverage(job, sources, way),
+        evidence=_evidence(way, next(iter(rows.values()))),
         followed=Followed(way.how, _told(job, sources), tuple(sources.said)),
         sources=sources,
         way=way,
         moved=moved,
     )
+
+
+def _evidence(way: _Way, rows: Relation) -> Snapshot | Changes:
+    """All that there is, where everything is computed again; else what changed."""
+    return Snapshot(rows) if way.how == "recompute" else Changes(rows)
 
 
 def recipe(job: Job) -> str:

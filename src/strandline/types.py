@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from strandline.errors import TableError
 
@@ -139,46 +139,41 @@ class TableState:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """All rows of the source at one moment: what is absent here is absent there."""
+class Evidence:
+    """Rows, and what they say of the rows that are not among them."""
 
     rows: Relation
+
+    def over(self, rows: Relation) -> Self:
+        """The same evidence over what steps have made of its rows."""
+        return replace(self, rows=rows)
+
+
+class Snapshot(Evidence):
+    """All rows of the source at one moment: what is absent here is absent there."""
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Evidence):
     """All rows of the source whose watermarks lie in a range: what is absent here is absent from that range."""
 
-    rows: Relation
     bounds: Mapping[str, tuple[Any, Any]]  # column → lowest and highest value, both included
 
 
-@dataclass(frozen=True)
-class LiveKeys:
+class LiveKeys(Evidence):
     """The keys the source has at this moment, and nothing but the keys."""
 
-    rows: Relation
 
-
-@dataclass(frozen=True)
-class Changes:
+class Changes(Evidence):
     """The rows of the source that changed; those that are gone say so, and what is absent here is as it was."""
 
-    rows: Relation
 
-
-@dataclass(frozen=True)
-class Arrivals:
+class Arrivals(Evidence):
     """The rows of the source that came since the last batch: what they show is there, what is absent is as it was."""
 
-    rows: Relation
 
-
-@dataclass(frozen=True)
-class Increment:
+class Increment(Evidence):
     """Some rows of the source; what is absent here may well be there."""
-
-    rows: Relation
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,15 @@ from strandline.sql.expr import all_of, any_of, cast, col, eq, is_null, lit, nam
 from strandline.sql.portable import checked_cast
 from strandline.types import Arrivals, Changes, Column, LiveKeys, Relation, Schema, Snapshot, Window
 
-Evidence = Snapshot | Window | LiveKeys | Changes | Arrivals
+Telling = Snapshot | Window | LiveKeys | Changes | Arrivals
+"""The evidence that tells of absence: never an increment."""
 
 
 @dataclass(frozen=True)
 class Absence:
     """Evidence, and what limits it."""
 
-    evidence: Evidence
+    evidence: Telling
     seen: Relation | None  # the keys that are known to be there; None: those of the slice itself
     scope: exp.Expr | None = None  # over the stored row: which rows are in question
     among: exp.Expr | None = None  # over the stored row: which rows the deletes are a share of
