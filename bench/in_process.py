@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from bench.data import COLUMNS
 from bench.measure import Contestant, put_back
 from bench.ours import Ours
-from strandline.engine.delta_rows import delta_rows
 from strandline.engine.local.workspace import LocalPlatform
+from strandline.lake.delta.rows import delta_rows
 
 
 def fingerprint(place: Path) -> tuple[object, ...]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from bench.ours import Ours
 from strandline import faults
-from strandline.engine import delta_log
 from strandline.engine.control_store import DeltaStore
+from strandline.lake.delta import log as delta_log
 
 RECOVERY, SHARE = 1.2, 0.05  # what they may cost at most
 _RECORDS = ("control", "ended", "put", "log", "log_changes", "notebook")

@@ -217,7 +217,7 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
 
 def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
     """Each batch that committed is in the history once, and nothing else is; nobody is left at work."""
-    from strandline.engine.delta_past import commits
+    from strandline.lake import commits
     from strandline.project import load
     from strandline.types import Table
 

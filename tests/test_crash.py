@@ -149,8 +149,8 @@ def test_a_table_that_changes_while_it_is_prepared(tmp_path, pandas_platform, mo
     """Another runner of the same batch holds it then: exit code 4; a stranger's change is gone along with."""
     from deltalake import DeltaTable
 
-    from strandline.engine import delta_feed
     from strandline.engine.local import delta
+    from strandline.lake.delta import feed as delta_feed
 
     found = evolving(tmp_path, kind)
     (tmp_path / "landing" / "rows.csv").write_text("id,at\n1,2024-01-01\n")

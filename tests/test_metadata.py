@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from strandline.engine.delta_log import describe
 from strandline.errors import StrandlineError
+from strandline.lake.delta.log import describe
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
 from strandline.types import Clock, Table

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from strandline import faults
 from strandline.control.gaps import lost
-from strandline.engine import delta_log
 from strandline.errors import UndoRefused, UsageError
+from strandline.lake.delta import log as delta_log
 from strandline.retry import Retry
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project

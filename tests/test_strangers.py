@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from strandline import faults
-from strandline.engine import delta_log
+from strandline.lake.delta import log as delta_log
 from strandline.project import StrandlineProject
 from strandline.retry import Retry
 from strandline.testing.frames import read_table

@@ -328,7 +328,7 @@ def test_tidying_after_the_look_is_met_by_asking_again(shop: Shop) -> None:
 
 
 def test_a_table_format_that_lets_an_undo_land_late_is_told_of(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strandline.engine import delta_log
+    from strandline.lake.delta import log as delta_log
 
     shop.run(select="log")
     shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
@@ -339,7 +339,7 @@ def test_a_table_format_that_lets_an_undo_land_late_is_told_of(shop: Shop, monke
     with faults.armed(meanwhile("commit.before", "log", lambda: write_deltalake(place, row, mode="append"))):
         result = shop.undo(second)
     assert result.exit_code == 1
-    assert "version 2, by somebody else (WRITE) came in between, and may be lost" in result.nodes[0].error["message"]
+    assert "version 2, by another writer (WRITE) came in between, and may be lost" in result.nodes[0].error["message"]
 
 
 def test_a_table_that_was_made_anew_is_not_emptied(shop: Shop) -> None:

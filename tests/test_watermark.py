@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from strandline.config.queries import SqlError
 from strandline.config.reads import ReadConfig
 from strandline.control.watermark import Mark, advanced, check_expression, limits, raises_bound
-from strandline.engine.local.types import to_arrow
 from strandline.engine.local.workspace import LocalPlatform
 from strandline.errors import ConfigError, ReadError, UnknownColumn
+from strandline.lake.delta.types import to_arrow
 from strandline.sql.portable import render
 from strandline.testing.projects import make_project
 from strandline.types import Schema

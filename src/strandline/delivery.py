@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from sqlglot import exp
 
 from strandline.config.deletes import SystemColumnsConfig
-from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine, FeedSource, LakeSource
 from strandline.errors import UsageError, did_you_mean
 from strandline.journal import log
+from strandline.lake import format_of
 from strandline.plan.views import last_versions, told_roles
 from strandline.sql import net
 from strandline.sql.dedupe import newest_per_key
@@ -41,7 +41,7 @@ from strandline.sql.expr import (
 from strandline.strategy.changes import living
 from strandline.types import Relation, Schema, Table, TableState
 
-CHANGE, VERSION = delta_feed.CHANGE, delta_feed.VERSION
+CHANGE, VERSION = "_change_type", "_commit_version"
 
 
 def snapshot(engine: Engine, lake: Table, state: TableState) -> Relation:
@@ -132,7 +132,7 @@ def since(
     """What changed after a version of the table with this id; None when neither feed nor snapshots can tell."""
     if table_id not in (None, state.table_id) and not _continued(lake, after, table_id):
         return None
-    if after == state.version or not delta_feed.changed(lake, after, state.version):
+    if after == state.version or not format_of(lake).moved(lake, after, state.version):
         return nothing(engine, state)
     signed = _signed(engine, lake, state, after, keys)
     if signed is None:
@@ -149,16 +149,14 @@ def _signed(engine: Engine, lake: Table, state: TableState, after: int, keys: Se
     """The rows that moved: by the feed, else by the snapshots before and after."""
     columns = columns_of(state)
     last = isinstance(state, LastVersions)
-    gap = None if last else delta_feed.gap(lake, after, state.version, vectors=engine.dialect == "spark")
+    gap = None if last else format_of(lake).gap(lake, after, state.version, vectors=engine.dialect == "spark")
     if gap is None and not last:
         feed = FeedSource(lake, after, state.version, columns, _living(state))
         return net.of_feed(engine.scan(feed).relation, columns)
     then = None
     if after >= 0:
-        if not delta_feed.readable(lake, after):
-            return None
-        before = delta_log.describe_at(lake, after)
-        if not _comparable(before, state, keys):
+        before = format_of(lake).at(lake, after)
+        if before is None or not _comparable(before, state, keys):
             return None
         roles = {role: name for role, name in state.roles.items() if name in before.schema}
         then = snapshot(engine, lake, replace(state, version=before.version, schema=before.schema, roles=roles))
@@ -173,7 +171,8 @@ def _continued(lake: Table, version: int, table_id: str | None) -> bool:
     CREATE OR REPLACE gives a table another id and keeps its log. A table that was dropped and created again has
     another log, in which the same number is another version.
     """
-    return delta_feed.readable(lake, version) and delta_log.describe_at(lake, version).table_id == table_id
+    then = format_of(lake).at(lake, version)
+    return then is not None and then.table_id == table_id
 
 
 def _comparable(before: TableState, now: TableState, keys: Sequence[str]) -> bool:

@@ -245,22 +245,21 @@ def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, int]:
 
 def _fed(look: _Look, gone: Relation | None) -> Finding:
     """What a feed says is gone, and what is still held; or, where everything was computed again, what is not in it."""
-    evidence = look.slice_.evidence
+    evidence, followed = look.slice_.evidence, look.slice_.followed
     keys = [c for k in look.job.keys if (c := look.rows.schema.get(k))]
     if not all(hashable(c) for c in keys):  # a hold that cannot be noted would be a delete that is lost
         strict = {"on_threshold_breach": "error"} if look.config.on_threshold_breach == "hold" else {}
         strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
         look.config = look.config.model_copy(update=strict)
-    if isinstance(evidence, Snapshot):
+    if followed is not None and isinstance(evidence, Snapshot):
         absence = replace(_absence(look, evidence.over(look.rows), scope=None), result=True)
         return Finding(look.config, absence, lambda measured: not measured["came"], tuple(look.warnings))
-    assert isinstance(evidence, Changes), "a feed brings what changed, or all there is"
-    absence = _absence(look, evidence.over(look.rows), scope=None)
+    absence = _absence(look, Changes(look.rows), scope=None)  # what is not among them is as it was
     target = look.engine.scan(LakeSource(look.job.target, look.state.version)).relation if look.state else None
     if absence.notes is not None and target is not None and look.state is not None:
         held = look.engine.query(held_keys(target, look.state.roles, absence.notes, look.rows, keys))
         gone = held if gone is None else look.engine.query(together(gone, held))
-    if look.slice_.followed and look.slice_.followed.how == "first" and look.state is not None:
+    if followed is not None and followed.how == "first" and look.state is not None:
         log.info("%s: first read of a feed, no deletes are looked for", look.job.node.name)
 
     def alive() -> int:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
-from strandline.control.past import TableCommit
-from strandline.engine.delta_log import describe
-from strandline.engine.delta_past import Key, commits, rows_at, unreadable
 from strandline.errors import ReadError, UsageError
 from strandline.job import Job
+from strandline.lake import commits, describe, format_of
+from strandline.lake.base import Key
 from strandline.sql.values import exact, spelled_bytes, to_text
 from strandline.strategy.changes import METADATA
-from strandline.types import Schema
+from strandline.types import Commit, Schema
 
 if TYPE_CHECKING:
     from strandline.engine.control_store import DeltaStore
@@ -83,7 +82,7 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
     return Story(job.node.name, job.target.label, given, now, events)
 
 
-def _undone(store: DeltaStore, table: str, past: Sequence[TableCommit]) -> dict[str, str]:
+def _undone(store: DeltaStore, table: str, past: Sequence[Commit]) -> dict[str, str]:
     """The runs whose batches of a table were undone, each with the run that did it, as the records and it say."""
     rows = [(r.coverage, r.run_id) for r in store.runs() if r.target_table == table and r.recorded]
     rows += [(Coverage.in_commit(c.record), str(c.record.get("run_id"))) for c in past]
@@ -141,14 +140,14 @@ def _is(found: Mapping[str, Any], key: Key, schema: Schema) -> bool:
 
 
 def _from_table(
-    job: Job, past: Sequence[TableCommit], key: Key, noted: Sequence[ChangeRow], roles: Mapping[str, str]
+    job: Job, past: Sequence[Commit], key: Key, noted: Sequence[ChangeRow], roles: Mapping[str, str]
 ) -> tuple[list[Event], list[dict[str, Any]]]:
     """The events that the table's own versions tell, and the row as it is now."""
     events: list[Event] = []
     before: list[dict[str, Any]] | None = []
     reasons = {(c.run_id, c.batch): c for c in noted if c.verb in ("delete", "reopen", "insert", "update")}
     for commit in past:
-        after = _ordered(rows_at(job.target, commit.version, key), roles)
+        after = _ordered(format_of(job.target).rows_at(job.target, commit.version, key), roles)
         if after is None:
             before = None
             continue
@@ -164,7 +163,7 @@ def _from_table(
 
 def _lost(job: Job, newest: int) -> ReadError:
     """The newest version cannot be read: nobody knows whether the row is there, so nobody may say that it is not."""
-    why = unreadable(job.target, newest) or f"version {newest} cannot be read"
+    why = format_of(job.target).unreadable(job.target, newest) or f"version {newest} cannot be read"
     return ReadError(
         f"{job.target.label}: {why}, and it is the newest: what became of the row cannot be told",
         hint="put the files of the table back from a backup, or remove its folder and let a run make it anew",
@@ -178,7 +177,7 @@ def _ordered(rows: list[dict[str, Any]] | None, roles: Mapping[str, str]) -> lis
 
 
 def _event(
-    commit: TableCommit,
+    commit: Commit,
     told: str,
     rows: tuple[list[dict[str, Any]], list[dict[str, Any]]],
     reasons: Mapping[tuple[str, int], ChangeRow],

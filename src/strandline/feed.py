@@ -13,11 +13,11 @@ from logging import INFO, WARNING
 from sqlglot import exp
 
 from strandline.control.coverage import Pin
-from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine, FeedSource, Scan
 from strandline.errors import ReadError
 from strandline.job import Job
 from strandline.journal import log
+from strandline.lake import format_of
 from strandline.plan.reading import Input, is_lake, source_of
 from strandline.plan.views import by_last, hidden, seen
 from strandline.slices import feed_of, kept, lake_of, outside, pin, planned_rows, stored_rows
@@ -140,10 +140,8 @@ class Sources:
             return self.now(input_)
         if version < 0:
             return self.none(input_)
-        if not delta_feed.readable(lake, version):
-            return None
-        before = delta_log.describe_at(lake, version)
-        if before.table_id != table_id:
+        before = format_of(lake).at(lake, version)
+        if before is None or before.table_id != table_id:
             return None
         before = seen(input_.read, before, lake.label)
         return stored_rows(self.job, self.engine, input_, before, None).relation
@@ -155,7 +153,8 @@ class Sources:
         at, state = self.position(input_), self.states[input_.alias]
         if at is None or state is None or state.table_id != at[0] or state.version < at[1]:
             return True
-        return delta_feed.changed(lake_of(self.job, input_), at[1], state.version)
+        lake = lake_of(self.job, input_)
+        return format_of(lake).moved(lake, at[1], state.version)
 
     def moved(self, input_: Input) -> Moved:
         """What came and what went since the last batch."""
@@ -172,7 +171,7 @@ class Sources:
             return self._unknown(input_, f"{input_.label} is at version {state.version}, older than {after}")
         if by_last(input_.read, state.roles):  # a deleted version stays as it is when a new one follows it
             return self._difference(input_, self.then(input_), "the last versions are compared")
-        if gap := delta_feed.gap(lake, after, state.version, vectors=self.engine.dialect == "spark"):
+        if gap := format_of(lake).gap(lake, after, state.version, vectors=self.engine.dialect == "spark"):
             return self._compared(input_, gap)
         feed = FeedSource(lake, after, state.version, self.columns(input_), kept(self.job, input_, state.roles, None))
         scan = self.engine.scan(feed)

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from strandline.control.ledger import RunRow
-from strandline.engine.delta_log import describe
 from strandline.errors import CommitConflict, UndoRefused, UsageError
 from strandline.job import Job
+from strandline.lake import describe
 from strandline.run import Runner
 from strandline.undo import noted_in, planned
 

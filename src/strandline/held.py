@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from strandline.control.holds import open_holds, unapprovable
 from strandline.control.ledger import ChangeRow
-from strandline.engine.delta_log import describe
 from strandline.errors import UsageError, did_you_mean
 from strandline.job import Job
+from strandline.lake import describe
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from typing import Any
 from strandline.batch import Landing
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import Batch
-from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import Engine
-from strandline.engine.delta_past import since
 from strandline.errors import CommitConflict, DuplicateKeys, Fenced, Overtaken, StrandlineError, TableError, taken
 from strandline.faults import point
 from strandline.job import Job
 from strandline.journal import log, step
+from strandline.lake import authors_since, commit_of, format_of
 from strandline.plan.worth import feed_worth
 from strandline.ready import Ready
 from strandline.recording import Ending, Recorder
@@ -55,7 +54,7 @@ class Lander:
                 self._unless_taken(job.target, partial(self._evolve, ready))
         if commits and state is not None and not state.feed and job.followed and changes.base is None:
             log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
-            self._unless_taken(job.target, partial(delta_feed.enable, job.target))
+            self._unless_taken(job.target, partial(format_of(job.target).keep_feed, job.target))
         if commits:
             with step(name, "apply"):
                 version, overlooked = self._apply(ready)
@@ -146,7 +145,8 @@ class Lander:
             version = self._commit(target, changes, ready.coverage)
         except DuplicateKeys:  # found inside a first commit, which is then not made
             raise ready.duplicates() from None
-        other = delta_log.overlooked(target, version, changes, self.this.token, {"coverage": ready.coverage.as_dict()})
+        record = {"coverage": ready.coverage.as_dict()}
+        other = format_of(target).overlooked(target, version, changes, self.this.token, record)
         if other is None:
             return version, []
         run_id = self.this.token.run_id
@@ -163,20 +163,20 @@ class Lander:
         try:
             self._unless_taken(table, partial(self.engine.apply, table, changes, token, record))
         except Fenced:
-            if not delta_log.commit_of(table, token):  # else another runner has finished this batch for us
+            if not commit_of(table, token):  # else another runner has finished this batch for us
                 raise
         except CommitConflict as e:
             if changes.base is None:
                 raise
             raise _overtaken(table, changes.base) from e
         point("commit.after", name)
-        mine = delta_log.commit_of(table, token)
+        mine = commit_of(table, token)
         if mine is None:
             landed = self.engine.describe(table, token.app_id)
             holder = landed.commit.run_id if landed and landed.commit else None
             raise Fenced(taken(name, token.batch, holder))
-        if changes.base is not None and mine.version != changes.base + 1:
-            others = [c for c in since(table, changes.base) if token.run_id not in c]
+        if changes.base is not None and mine.parent != changes.base:
+            others = [c for c in authors_since(table, changes.base) if token.run_id not in c]
             raise TableError(
                 f"{table.label}: version {mine.version} was made from version {changes.base}, and is not the "
                 f"next: {'; '.join(others)} came in between, and may be lost",
@@ -187,12 +187,12 @@ class Lander:
 
     def _committed(self) -> Counts:
         """How many rows a lazily evaluated commit wrote, from its own metrics."""
-        mine = delta_log.commit_of(self.job.target, self.this.token)
+        mine = commit_of(self.job.target, self.this.token)
         return _counted(mine) if mine else Counts()
 
 
 def _overtaken(table: Table, base: int) -> Overtaken:
-    others = "; ".join(since(table, base)) or "the table is gone"
+    others = "; ".join(authors_since(table, base)) or "the table is gone"
     return Overtaken(
         f"{table.label}: it is no longer at version {base} ({others}); nothing was written here",
         hint="ask for it again: it looks at the table anew",
@@ -202,7 +202,7 @@ def _overtaken(table: Table, base: int) -> Overtaken:
 def _counted(commit: Commit) -> Counts:
     """The counts a commit carries, or those the table format measured while it wrote."""
     carried = commit.record.get("counts")
-    return Counts(**carried) if carried else measured(commit.record.get("metrics", {}))
+    return Counts(**carried) if carried else measured(commit.metrics)
 
 
 def measured(metrics: Mapping[str, Any]) -> Counts:

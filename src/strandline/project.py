@@ -24,6 +24,7 @@ from strandline.errors import StrandlineError, UsageError, did_you_mean
 from strandline.faults import point
 from strandline.job import Job, Past, Planned
 from strandline.journal import run_log
+from strandline.lake import describe
 from strandline.loop import Loop
 from strandline.observer import Observer
 from strandline.plan.graph import Graph, build
@@ -256,8 +257,6 @@ class StrandlineProject:
 
     def reject(self, run_id: str) -> RunResult:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
-        from strandline.engine.delta_log import describe
-
         holds = self._held.of_run(run_id)
         clock, runner = _now(), self._runner()
         results = [runner.reject(Job(self.config, self._node(n), clock), rows, describe) for n, rows in holds.items()]
@@ -315,8 +314,6 @@ class StrandlineProject:
     @staticmethod
     def _settle(runner: Runner, jobs: Iterable[Job], platform: Platform) -> None:
         """Finish the records of batches that landed while their runners died; an engine folds events that are left."""
-        from strandline.engine.delta_log import describe
-
         for job in jobs:
             if job.events is None:
                 runner.settle(job, describe, time.monotonic())

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 from strandline.control import ledger
 from strandline.control.coverage import NOTHING, Coverage
 from strandline.control.ledger import Batch, ControlRow
-from strandline.control.past import UNKNOWN, Standing, TableCommit, removed
-from strandline.engine import delta_log, delta_past
+from strandline.control.past import Standing, removed
 from strandline.job import Job
-from strandline.types import TableState
+from strandline.lake import commits, format_of, last_batch
+from strandline.types import RESTORED_UNKNOWN, Commit, TableState
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def left(job: Job, this: Batch, state: TableState | None) -> Left:
         return Left(said=_warned(found, NOTHING, f"{job.target.label} was made anew since batch {last}: {_anew(job)}"))
     known = found.target or 0
     if known > state.version:  # an older copy of the table was put back
-        older = delta_log.last_batch(job.target)
+        older = last_batch(job.target)
         return Left(Coverage.in_commit(older.record), older.batch) if older else Left()
     moved = found.target is not None and known < state.version
     if moved and (standing := _removed(job, state.version, known)) is not None:
@@ -58,14 +59,14 @@ def _taken_over(job: Job, this: Batch, row: ControlRow | None) -> tuple[str, ...
 
 def _removed(job: Job, now: int, known: int) -> Standing | None:
     """What other writers have removed since the last batch; most tables have none, and the newest commits say so."""
-    since = delta_past.commits(job.target, now - known)
+    since = takewhile(lambda c: c.version > known, format_of(job.target).history(job.target))
     if not any(c.restores is not None or c.replaces for c in since):
         return None
-    commits = {c.version: c for c in delta_past.commits(job.target)}
-    return removed(commits, now, known, lambda commit: _own(job, commit))
+    by_version = {c.version: c for c in commits(job.target)}
+    return removed(by_version, now, known, lambda commit: _own(job, commit))
 
 
-def _own(job: Job, commit: TableCommit) -> bool:
+def _own(job: Job, commit: Commit) -> bool:
     """True for a batch of the node, also from when it had another name."""
     if "coverage" not in commit.record:
         return False
@@ -85,10 +86,10 @@ def _moved_back(job: Job, this: Batch, found: Coverage, standing: Standing) -> L
     return Left(found.with_position_of(older), number, _warned(found, older, told))
 
 
-def _what(commit: TableCommit) -> str:
+def _what(commit: Commit) -> str:
     if commit.restores is None:
         return f"an overwrite of all rows ({commit.operation})"
-    to = "an older version" if commit.restores == UNKNOWN else f"version {commit.restores}"
+    to = "an older version" if commit.restores == RESTORED_UNKNOWN else f"version {commit.restores}"
     return f"a RESTORE to {to}"
 
 

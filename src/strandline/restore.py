@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from strandline.engine.base import Engine, LakeSource
+from strandline.lake import parent_of
 from strandline.sql.expr import OUTER, cast, col, lit, named, rows_of, same_keys, select, table
 from strandline.strategy import append as appending
 from strandline.strategy.changes import ChangeSet, Removals
@@ -19,10 +20,11 @@ def without(place: Table, engine: Engine, state: TableState, version: int, keys:
     `keys` tell which row of then is which row of now: it is changed back, not taken away and brought again.
     """
     now = engine.scan(LakeSource(place, state.version)).relation
-    if version == 0:
+    before = parent_of(place, version)
+    if before is None:
         rows = engine.query(rows_of(now).limit(0))
     else:
-        then = engine.scan(LakeSource(place, version - 1)).relation
+        then = engine.scan(LakeSource(place, before)).relation
         rows = engine.query(_reshaped(then, state))
     come, go = (int(n) for n in engine.fetch(appending.difference(rows, now, state.schema))[0])
     back = _new(engine, rows, now, [*keys, *filter(None, [state.roles.get("valid_from")])]) if keys and come else come

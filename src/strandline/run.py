@@ -16,12 +16,12 @@ from strandline.control import fence, ledger
 from strandline.control.coverage import NOTHING, Before, Coverage
 from strandline.control.holds import open_holds
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, RunRow
-from strandline.engine import delta_log
 from strandline.engine.base import Engine
 from strandline.errors import CommitConflict, Overtaken
 from strandline.faults import point
 from strandline.job import Feed, Job, Planned
 from strandline.journal import step, timings
+from strandline.lake import describe, last_batch
 from strandline.landing import Lander, measured
 from strandline.ready import Entry, Ready, plan_node, prepare, readied
 from strandline.recall import left
@@ -123,7 +123,7 @@ class Runner(Recorder):
         here = [r for r in records if r.target_table == job.target.label]
         me = job.project.config.project, job.node.name
         names = {(r.project or me[0], r.node) for r in here if r.batch_status != "SUCCESS"}
-        if state is not None and not self._own(job, here) and (last := delta_log.last_batch(job.target)):
+        if state is not None and not self._own(job, here) and (last := last_batch(job.target)):
             _, project, node = str(last.record["app_id"]).split("/", 2)  # its runner may have left no row
             if Coverage.in_commit(last.record).origins == tuple(job.origins):  # else another one's, which feeds it too
                 names.add((project, node))
@@ -269,11 +269,11 @@ class Runner(Recorder):
 
     def _feed(self, target: Table) -> Feed | None:
         """How a table was last fed by a node."""
-        rows, state = self.store.writers(target.label), delta_log.describe(target)
+        rows, state = self.store.writers(target.label), describe(target)
         rows = [r for r in rows if state and r.covered.is_of(state.table_id)]
         if rows:
             coverage, last = ledger.covered(rows), ledger.finished(rows)
-        elif commit := delta_log.last_batch(target):  # the records are somewhere else: the table itself says so
+        elif commit := last_batch(target):  # the records are somewhere else: the table itself says so
             coverage, last = Coverage.in_commit(commit.record), commit.batch
         else:
             return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from strandline.errors import TableError
@@ -107,15 +107,42 @@ class Token:
         return self.number or self.batch
 
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
+RESTORED_UNKNOWN = -1
+"""The version that a commit restored, where the log does not say which one that was."""
+
+
 @dataclass(frozen=True)
 class Commit:
-    """A commit found in a table's log: its version, and the record that travels with it."""
+    """One commit to a table; its record, if it was one of ours."""
 
     version: int
-    batch: int
-    run_id: str
-    record: dict[str, Any]
-    number: int = 0
+    record: Mapping[str, Any] = field(default_factory=dict)
+    parent: int | None = None  # the version before it; None for the first
+    at: datetime = _EPOCH
+    operation: str = ""  # in the words of the table format
+    restores: int | None = None  # the version that it put back
+    replaces: bool = False  # all rows of the table, whatever they were
+    moves_rows: bool = True  # or only prepares the table, tidies it up, sets a property
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def app_id(self) -> str | None:
+        """The node that made it."""
+        return self.record.get("app_id")
+
+    @property
+    def run_id(self) -> str:
+        return str(self.record.get("run_id", ""))
+
+    @property
+    def batch(self) -> int:
+        return int(self.record.get("batch", 0))
+
+    @property
+    def number(self) -> int:
+        """The number of the commit among those of its node."""
+        return int(self.record.get("number", self.batch))
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,18 @@ from strandline import restore
 from strandline.batch import Landing
 from strandline.control.fence import counting
 from strandline.control.ledger import RunRow, Store
-from strandline.control.past import TableCommit
 from strandline.control.undo import Taking, in_the_way, takings
 from strandline.engine.base import Engine
-from strandline.engine.delta_log import describe
-from strandline.engine.delta_past import commits, unreadable
 from strandline.errors import Overtaken, StrandlineError, UndoRefused, UsageError
 from strandline.faults import point
 from strandline.job import Job
+from strandline.lake import commits, describe, format_of
 from strandline.plan.graph import Graph
 from strandline.ready import Ready
 from strandline.result import NodeResult
 from strandline.retry import Checkpoint
 from strandline.run import Runner, taken_back
-from strandline.types import Counts, Table, TableState
+from strandline.types import Commit, Counts, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -162,17 +160,18 @@ def _looked(
     if job.events is None and (events := _wrote(job.events_place, taking, commits(job.events_place))):
         obstacles.append(f"{events[0]}: the run wrote it too, and the node has no effective_at now")
     for label, version in taking.made:
-        lost = unreadable(places[label], version - 1) if version else None
+        parent = next((c.parent for c in past[label] if c.version == version), None)
+        lost = format_of(places[label]).unreadable(places[label], parent) if parent is not None else None
         obstacles += [f"{label}: {lost}"] if lost else []
     return taking, obstacles
 
 
-def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[TableCommit]]) -> tuple[str, int] | None:
+def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> tuple[str, int] | None:
     """The first version that the run made of the table of its events, if it had new ones."""
     return _wrote(job.events, taking, past[job.events.label]) if job.events else None
 
 
-def _wrote(place: Table, taking: Taking, past: Sequence[TableCommit]) -> tuple[str, int] | None:
+def _wrote(place: Table, taking: Taking, past: Sequence[Commit]) -> tuple[str, int] | None:
     mine = (c.version for c in past if (c.record.get("run_id"), c.record.get("batch")) in taking.by)
     version = min(mine, default=None)
     return (place.label, version) if version is not None else None

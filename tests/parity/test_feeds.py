@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.parity.lab import MemoryStore, for_all
 
 from strandline.engine.base import Platform
-from strandline.engine.delta_log import SYSTEM
 from strandline.job import Job
+from strandline.lake.delta.log import SYSTEM
 from strandline.result import NodeResult
 from strandline.run import Runner
 from strandline.testing.feeds import COLUMNS, KEYS, QUERIES, Query, Writing, written

@@ -15,9 +15,9 @@ import pytest
 from sqlglot import exp
 
 from strandline.engine.base import FileSource
-from strandline.engine.delta_log import open_table
 from strandline.engine.sources.files import listed
 from strandline.errors import CastError, ReadError
+from strandline.lake.delta.log import open_table
 from strandline.sql.expr import rows_of
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project

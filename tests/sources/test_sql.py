@@ -12,11 +12,11 @@ import sqlalchemy
 from strandline.config.reads import ReadConfig
 from strandline.control.watermark import Mark, limits
 from strandline.engine.base import SqlEndpoint, SqlSource
-from strandline.engine.delta_log import open_table
 from strandline.engine.local.workspace import LocalPlatform
 from strandline.engine.sources.sql import opened, plan_read
 from strandline.errors import CastError, ReadError
 from strandline.job import Job
+from strandline.lake.delta.log import open_table
 from strandline.plan.pushdown import predicates, pushed
 from strandline.sql.expr import col, select
 from strandline.sql.expr import table as table_

@@ -42,7 +42,7 @@ def found(rows: Sequence[ControlRow], target: str, commit: Commit | None, ended:
         coverage = replace(Coverage.in_commit(commit.record), target=commit.version, commit=commit.number)
         carried = commit.record.get("counts")
         counts = Counts(**carried) if carried else None
-        metrics = commit.record.get("metrics", {})
+        metrics = commit.metrics
         next_one = bool(rows) and commit.number == known(rows, target) + 1  # the node has written another table since
         begun = next_one or _begun(rows, commit.batch)
         why = LANDED if begun else UNRECORDED

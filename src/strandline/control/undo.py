@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from strandline.control.coverage import NO_BATCH, NOTHING, Coverage, Fed
 from strandline.control.fence import counting
 from strandline.control.ledger import RunRow
 from strandline.errors import UsageError, did_you_mean
-
-# what a table format does to a table without touching a row
-HARMLESS = (
-    "OPTIMIZE", "VACUUM", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "SET TABLE PROPERTIES", "ADD COLUMN",
-    "CHANGE COLUMN", "UPGRADE PROTOCOL", "COMPUTE STATS", "CLUSTER BY", "ADD FEATURE", "UPDATE FIELD METADATA",
-)  # fmt: skip
+from strandline.types import Commit
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,7 @@ def _finished(history: Sequence[RunRow], mine: Sequence[RunRow]) -> list[str]:
 def in_the_way(
     t: Taking,
     history: Sequence[RunRow],
-    past: Mapping[str, Iterable[Any]],
+    past: Mapping[str, Iterable[Commit]],
     noted: set[tuple[str, str]],
     ids: Mapping[str, str],
 ) -> list[Obstacle]:
@@ -173,7 +167,7 @@ def in_the_way(
     return found
 
 
-def _commits(t: Taking, version: int, past: Iterable[Any], undone: set[tuple[str | None, str]]) -> list[Obstacle]:
+def _commits(t: Taking, version: int, past: Iterable[Commit], undone: set[tuple[str | None, str]]) -> list[Obstacle]:
     found, seen = [], False
     for commit in past:
         record = commit.record
@@ -184,13 +178,13 @@ def _commits(t: Taking, version: int, past: Iterable[Any], undone: set[tuple[str
                 who = f"run {record['run_id']}'s" if "run_id" in record else f"somebody else's ({commit.operation})"
                 text = f"version {version} is {who}: the table was made anew since"
                 found.append(Obstacle(t.node, t.table, text, record.get("run_id")))
-        if commit.version <= version or mine or record.get("alter"):
+        if commit.version <= version or mine or not commit.moves_rows:
             continue
         if "app_id" in record:
             run, node = str(record.get("run_id")), str(record["app_id"]).rpartition("/")[2]
             if (run, node) not in undone and not Coverage.in_commit(record).undoes:
                 found.append(Obstacle(t.node, t.table, f"run {run} committed version {commit.version} later", run))
-        elif not commit.operation.startswith(HARMLESS):
+        elif commit.moves_rows:
             found.append(Obstacle(t.node, t.table, f"version {commit.version} is somebody else's ({commit.operation})"))
     if not seen:
         found.append(Obstacle(t.node, t.table, f"its log no longer knows version {version}"))

@@ -22,10 +22,10 @@ from strandline.control.holds import carried_over, with_decisions
 from strandline.control.ledger import BY_HAND, ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
 from strandline.engine.control_faults import unreadable, unwritable
-from strandline.engine.delta_rows import delta_rows
 from strandline.errors import CommitConflict, Fenced, taken
 from strandline.faults import point
 from strandline.journal import log
+from strandline.lake.delta.rows import delta_rows
 from strandline.types import Table, Token
 
 _TRIES = 60

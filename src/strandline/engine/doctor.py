@@ -16,10 +16,10 @@ import pyarrow as pa
 from strandline.config import resolve
 from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
 from strandline.config.load import Project
-from strandline.engine import delta_log
 from strandline.engine.base import SqlEndpoint
 from strandline.engine.control_store import DeltaStore
 from strandline.errors import StrandlineError
+from strandline.lake.delta import log as delta_log
 from strandline.plan.reading import table_of
 from strandline.plan.worth import could_follow, worth
 from strandline.refusal import advice

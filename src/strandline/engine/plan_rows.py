@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strandline.engine.local.types import to_arrow
 from strandline.errors import TransformError
+from strandline.lake.delta.types import to_arrow
 from strandline.types import Schema
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from strandline import delivery
 from strandline.config.resolve import ETL_SCHEMA, folder_given
 from strandline.engine.control_store import DeltaStore
-from strandline.engine.delta_log import describe, describe_at
 from strandline.errors import ReadError, StrandlineError, UnknownColumn
+from strandline.lake import describe, format_of
 from strandline.types import Table, TableState
 
 if TYPE_CHECKING:
@@ -68,7 +68,11 @@ def opened(table: object, version: int | None = None) -> tuple[Frames, Table, Ta
             f"{lake.label} is at version {state.version}: there is no version {version} yet",
             hint=f"give a version up to {state.version}",
         )
-    return frames, lake, describe_at(lake, int(version))
+    then = format_of(lake).at(lake, int(version))
+    if then is None:
+        why = format_of(lake).unreadable(lake, int(version))
+        raise ReadError(f"{lake.label}: {why}", hint="give a newer version")
+    return frames, lake, then
 
 
 def spelled_keys(keys: Sequence[str], state: TableState, lake: Table) -> list[str]:

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from strandline.engine import delta_log
-from strandline.engine.delta_rows import delta_rows
-from strandline.engine.local.types import to_arrow
+from strandline.lake import describe
+from strandline.lake.delta.rows import delta_rows
+from strandline.lake.delta.types import to_arrow
 from strandline.testing.oracle import Frame
 from strandline.types import Table
 
@@ -33,7 +33,7 @@ def arrow(frame: Frame) -> pa.Table:
 
 def read_table(location: Path | str) -> Frame:
     """A lake table as it is now, system columns included."""
-    state = delta_log.describe(Table(str(location), str(location)))
+    state = describe(Table(str(location), str(location)))
     assert state is not None, f"there is no table at {location}"
     columns = [(c.name, c.type) for c in state.schema]
     rows = delta_rows(DeltaTable(str(location), version=state.version)).to_pylist()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 
-from strandline.engine import delta_log
-from strandline.engine.local.types import to_delta
 from strandline.errors import Fenced, taken
 from strandline.faults import point
+from strandline.lake.delta import log as delta_log
+from strandline.lake.delta.types import to_delta
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ACTION, METADATA, TOUCHING, ChangeSet, Removals
 from strandline.types import Column, Table, Token

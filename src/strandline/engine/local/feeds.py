@@ -8,10 +8,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from sqlglot import exp
 
-from strandline.engine import delta_feed, delta_log
 from strandline.engine.base import FeedSource
-from strandline.engine.delta_feed import CHANGE, VERSION, ChangeFile
 from strandline.engine.local.scans import typed
+from strandline.lake.delta import feed as delta_feed
+from strandline.lake.delta import log as delta_log
+from strandline.lake.delta.feed import CHANGE, VERSION, ChangeFile
 from strandline.sql.expr import cast, col, ident, lit, named, rows_of, table
 from strandline.sql.portable import render
 from strandline.types import Column, Schema

@@ -11,14 +11,14 @@ import sqlalchemy
 from deltalake import DeltaTable
 from sqlglot import exp
 
-from strandline.engine import delta_log
 from strandline.engine.arrow_types import untyped_parquet
 from strandline.engine.base import FileSource, LakeSource, SqlSource
-from strandline.engine.delta_rows import delta_stream
-from strandline.engine.local.types import to_arrow
 from strandline.engine.sources import files as file_sources
 from strandline.engine.sources import sql as sql_sources
 from strandline.errors import ReadError
+from strandline.lake.delta import log as delta_log
+from strandline.lake.delta.rows import delta_stream
+from strandline.lake.delta.types import to_arrow
 from strandline.sql.expr import cast, col, data_type, ident, lit, named, select, table
 from strandline.sql.portable import checked_cast, render
 from strandline.types import Schema, Table

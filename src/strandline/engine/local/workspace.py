@@ -13,7 +13,6 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from strandline.engine import delta_log
 from strandline.engine.arrow_types import settled
 from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source, SqlSource, Staged
 from strandline.engine.local import delta, feeds, scans
@@ -23,6 +22,7 @@ from strandline.engine.sources.files import in_utf8
 from strandline.engine.staging import scratch, sweep_scratch
 from strandline.errors import EngineError, TransformError
 from strandline.faults import point
+from strandline.lake.delta import log as delta_log
 from strandline.sql.answers import ANSWERS
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.macros import MACROS

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlglot import exp
 
-from strandline.engine import delta_log
 from strandline.errors import TableError
 from strandline.faults import point
+from strandline.lake.delta import log as delta_log
 from strandline.sql.expr import col, data_type, ident, one_of, rows_of, table
 from strandline.sql.portable import render
 from strandline.strategy.changes import ACTION, METADATA, TOUCHING, ChangeSet, Removals, match

@@ -14,13 +14,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from strandline.engine import delta_log, delta_past
-from strandline.engine.delta_feed import CHANGE, VERSION
 from strandline.engine.spark import merging
 from strandline.engine.spark.failures import translated_for_job
 from strandline.engine.spark.session import live_session
 from strandline.engine.spark.workspace import SparkWorkspace
 from strandline.errors import EngineError, ReadError, RevertRefused
+from strandline.lake import commits
+from strandline.lake.delta import log as delta_log
+from strandline.lake.delta.feed import CHANGE, VERSION
 from strandline.types import Relation, Table
 
 __all__ = ["DataFrame", "Frames"]
@@ -159,7 +160,7 @@ class Frames:
             if not self.exists(name) or self._version(name) == version:
                 continue
             place = self.place(name)
-            since = [c for c in delta_past.commits(place) if version is None or c.version > version]
+            since = [c for c in commits(place) if version is None or c.version > version]
             foreign = [c.version for c in since if c.record.get("load") != load_id]
             if foreign:
                 refused.append(f"{name}: version {foreign[0]} was committed by somebody else")

@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from sqlglot import exp
 
-from strandline.engine import delta_log
-from strandline.engine.delta_feed import CHANGE
 from strandline.engine.spark import delta
 from strandline.engine.spark.workspace import SparkWorkspace
 from strandline.errors import DuplicateKeys, EmptySource, TableError, UnknownColumn
+from strandline.lake.delta import log as delta_log
+from strandline.lake.delta.feed import CHANGE
 from strandline.schema.diff import VOID, fit
 from strandline.sql.expr import (
     any_of,

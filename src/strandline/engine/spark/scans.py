@@ -16,12 +16,12 @@ from sqlglot import exp
 
 from strandline.engine.arrow_types import untyped_parquet
 from strandline.engine.base import FeedSource, FileSource, LakeSource, SqlSource
-from strandline.engine.delta_feed import CHANGE, VERSION
-from strandline.engine.delta_rows import row_count
 from strandline.engine.sources import files as file_sources
 from strandline.engine.sources import sql as sql_sources
 from strandline.engine.sources import texts
 from strandline.engine.spark.observed import observed
+from strandline.lake.delta.feed import CHANGE, VERSION
+from strandline.lake.delta.rows import row_count
 from strandline.sql.expr import col, lit, named
 from strandline.sql.portable import checked_cast, render
 

@@ -12,7 +12,6 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import NullType
 from sqlglot import exp
 
-from strandline.engine import delta_log
 from strandline.engine.base import FeedSource, FileSource, LakeSource, Scan, Source, SqlSource, Staged
 from strandline.engine.sources.files import in_utf8
 from strandline.engine.spark import delta, scans
@@ -20,6 +19,7 @@ from strandline.engine.spark.failures import translated
 from strandline.engine.spark.observed import observed
 from strandline.errors import TransformError
 from strandline.faults import point
+from strandline.lake.delta import log as delta_log
 from strandline.sql.portable import render
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Column, Relation, Schema, Table, TableState, Token

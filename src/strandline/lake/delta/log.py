@@ -13,20 +13,22 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from strandline.control.coverage import Coverage
-from strandline.control.undo import HARMLESS
-from strandline.engine.local.types import to_delta
 from strandline.errors import CommitConflict, TableError
+from strandline.lake.delta.types import to_delta
 from strandline.strategy.changes import METADATA, ChangeSet, Removals
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
-_FAR = 500  # commits that are looked at for a batch
 FEED = "delta.enableChangeDataFeed"
 ALTERED = '{"strandline":{"alter":true}}'  # what a commit carries that only prepares a table for a batch
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
 _UNFILLED = "strandline.unfilled"  # and whether rows that were there before it are still to be filled in: yes or no
 _METADATA = "strandline.metadata"  # the role of a metadata column, in the same place
+# what Delta does to a table without touching a row
+HARMLESS = (
+    "OPTIMIZE", "VACUUM", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "SET TABLE PROPERTIES", "ADD COLUMN",
+    "CHANGE COLUMN", "UPGRADE PROTOCOL", "COMPUTE STATS", "CLUSTER BY", "ADD FEATURE", "UPDATE FIELD METADATA",
+)  # fmt: skip
 _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
@@ -172,8 +174,8 @@ def _same_rows(theirs: Mapping[str, Any], token: Token, record: Mapping[str, Any
     """Is this a batch of a node of another name that reads what ours reads?"""
     if theirs.get("app_id") in (None, token.app_id):
         return False
-    mine = Coverage.in_commit(record).origins
-    return mine is not None and Coverage.in_commit(theirs).origins == mine
+    mine, other = (r.get("coverage") or {} for r in (record, theirs))
+    return bool(mine.get("origins")) and mine.get("origins") == other.get("origins")
 
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
@@ -263,38 +265,23 @@ def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
     number = delta.transaction_version(app_id)
     if number is None:
         return None
-    return _numbered(delta, app_id, number) or Commit(delta.version(), number, "", {}, number)
+    for entry in entries(delta):
+        record = record_of(entry) or {}
+        if record.get("app_id") == app_id and record.get("number", record.get("batch")) == number:
+            metrics = entry.get("operationMetrics") or {}
+            return Commit(int(entry["version"]), record, metrics=metrics)
+    return Commit(delta.version(), {"batch": number, "number": number})
 
 
-def commit_of(table: Table, token: Token) -> Commit | None:
-    """The commit that carries this token, whatever came after it."""
-    delta = open_table(table)
-    found = _numbered(delta, token.app_id, token.txn) if delta else None
-    return found if found and found.run_id == token.run_id else None
-
-
-def _numbered(delta: DeltaTable, app_id: str, number: int) -> Commit | None:
-    for limit in (1, 20, _FAR, None):
-        for entry in delta.history(limit):
-            record = record_of(entry)
-            if record and record.get("app_id") == app_id and record.get("number", record.get("batch")) == number:
-                record["metrics"] = entry.get("operationMetrics") or {}
-                batch, run_id = int(record["batch"]), str(record.get("run_id", ""))
-                return Commit(int(entry["version"]), batch, run_id, record, number)
-    return None
-
-
-def last_batch(table: Table) -> Commit | None:
-    """The batch that last changed the rows of a table; None when that was somebody else, or nobody knows any more."""
-    delta = open_table(table)
-    for limit in (1, 20, _FAR) if delta else ():
-        for entry in delta.history(limit) if delta else ():
-            record = record_of(entry) or {}
-            if "coverage" in record:
-                return Commit(int(entry["version"]), int(record["batch"]), str(record.get("run_id", "")), record)
-            if not (record.get("alter") or str(entry.get("operation", "")).startswith(HARMLESS)):
-                return None
-    return None
+def entries(delta: DeltaTable) -> Iterator[dict[str, Any]]:
+    """The entries of the log, the newest first, read as far as they are asked for."""
+    given = 0
+    for limit in (1, 20, 500, None):
+        found = delta.history(limit)
+        yield from found[given:]
+        if limit is None or len(found) < limit:
+            return
+        given = len(found)
 
 
 def commit_text(token: Token, record: dict[str, Any]) -> str:

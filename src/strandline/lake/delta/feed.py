@@ -14,8 +14,8 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from strandline.engine import delta_log
-from strandline.engine.delta_log import FEED, file_of, files_of
+from strandline.lake.delta import log
+from strandline.lake.delta.log import FEED, file_of
 from strandline.types import Table
 
 CHANGE, VERSION = "_change_type", "_commit_version"
@@ -102,11 +102,11 @@ def _interrupted(commits: list[_Commit], before: DeltaTable | None) -> str | Non
 
 def _other_columns(commits: list[_Commit], before: DeltaTable | None) -> str | None:
     """Columns may come; one that went or has another type since would not be the same column."""
-    shape = {c.name: c.type for c in delta_log.schema_of(before)} if before else {}
+    shape = {c.name: c.type for c in log.schema_of(before)} if before else {}
     for commit in commits:
         for _, body in commit.of("metaData"):
             fields = json.loads(body["schemaString"])["fields"]
-            next_ = {f["name"]: delta_log.spark_type(f["type"]) for f in fields}
+            next_ = {f["name"]: log.spark_type(f["type"]) for f in fields}
             for name, type_ in shape.items():
                 if next_.get(name) != type_:
                     became = f"became {next_[name]}" if name in next_ else "was dropped"
@@ -130,25 +130,9 @@ def files(table: Table, after: int, version: int) -> list[ChangeFile]:
     return [f for commit in _commits(table, after, version) or [] for f in commit.files(table)]
 
 
-def readable(table: Table, version: int) -> bool:
-    """Are the files of a version all there?"""
-    delta = _opened(table, version)
-    if delta is None:
-        return False
-    if not all(file.exists() for file in files_of(table, delta)):
-        return False
-    if "deletionVectors" not in (delta.protocol().reader_features or ()):
-        return True
-    try:
-        delta.deletion_vectors()
-    except (DeltaError, OSError):
-        return False
-    return True
-
-
 def enable(table: Table) -> None:
     """Turn the feed on; changes from here on can be read."""
-    with delta_log.conflicts_told(table):
+    with log.conflicts_told(table):
         DeltaTable(table.location).alter.set_table_properties({FEED: "true"})
 
 

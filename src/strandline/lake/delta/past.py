@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,35 +10,34 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from strandline.control.past import UNKNOWN, TableCommit
-from strandline.engine import delta_log
 from strandline.errors import TableError
+from strandline.lake.base import Key
+from strandline.lake.delta import log
 from strandline.sql.portable import family
 from strandline.sql.values import ORDERED, Value, converted, to_text
-from strandline.types import Schema, Table
-
-Key = Mapping[str, Value | float | bytes | None]
-"""The values of a row's key, in the types of today."""
+from strandline.types import RESTORED_UNKNOWN, Commit, Schema, Table
 
 
-def commits(table: Table, newest: int | None = None) -> list[TableCommit]:
-    """Every commit the log still knows, or the newest of them; the oldest first."""
-    delta = delta_log.open_table(table)
-    if delta is None:
-        return []
-    return sorted((_commit(table, entry) for entry in delta.history(newest)), key=lambda c: c.version)
+def history(table: Table) -> Iterator[Commit]:
+    """Every commit the log still knows, the newest first."""
+    delta = log.open_table(table)
+    if delta is not None:
+        yield from (_commit(table, entry) for entry in log.entries(delta))
 
 
-def _commit(table: Table, entry: dict[str, Any]) -> TableCommit:
+def _commit(table: Table, entry: dict[str, Any]) -> Commit:
     operation, parameters = str(entry.get("operation", "")), entry.get("operationParameters") or {}
-    version = int(entry["version"])
-    return TableCommit(
+    version, record = int(entry["version"]), log.record_of(entry) or {}
+    return Commit(
         version,
-        datetime.fromtimestamp(int(entry.get("timestamp", 0)) / 1000, UTC),
-        operation,
-        delta_log.record_of(entry) or {},
-        _restored(table, version, parameters) if operation == "RESTORE" else None,
-        _replaces(operation, parameters),
+        record,
+        parent=version - 1 if version else None,
+        at=datetime.fromtimestamp(int(entry.get("timestamp", 0)) / 1000, UTC),
+        operation=operation,
+        restores=_restored(table, version, parameters) if operation == "RESTORE" else None,
+        replaces=_replaces(operation, parameters),
+        moves_rows=not (record.get("alter") or operation.startswith(log.HARMLESS)),
+        metrics=entry.get("operationMetrics") or {},
     )
 
 
@@ -51,9 +50,9 @@ def _restored(table: Table, version: int, parameters: Mapping[str, Any]) -> int:
         return int(named)
     try:
         files = _files_at(table, version)
-        return next((v for v in range(version - 1, -1, -1) if _files_at(table, v) == files), UNKNOWN)
+        return next((v for v in range(version - 1, -1, -1) if _files_at(table, v) == files), RESTORED_UNKNOWN)
     except (DeltaError, OSError):  # the log no longer reaches back to it
-        return UNKNOWN
+        return RESTORED_UNKNOWN
 
 
 def _files_at(table: Table, version: int) -> set[str]:
@@ -68,33 +67,35 @@ def _replaces(operation: str, parameters: Mapping[str, Any]) -> bool:
     return operation == "WRITE" and parameters.get("mode") == "Overwrite" and not part
 
 
-def since(table: Table, version: int) -> list[str]:
-    """Whose commits came after a version, in words."""
-    found = [c for c in commits(table) if c.version > version]
-    return [f"version {c.version}, by {_author(c)}" for c in found]
-
-
-def _author(commit: TableCommit) -> str:
-    run = commit.record.get("run_id")
-    return f"run {run}" if run else f"somebody else ({commit.operation})"
-
-
 def unreadable(table: Table, version: int) -> str | None:
     """Why a version cannot be read any more: its log or its files are gone; None when all is there."""
     try:
         delta = DeltaTable(table.location, version=version)
     except (DeltaError, OSError):
         return f"version {version} is no longer in its log"
-    files = [] if "://" in table.location else delta_log.files_of(table, delta)
+    files = [] if "://" in table.location else log.files_of(table, delta)
     gone = [file for file in files if not file.exists()]
-    return f"{len(gone)} of the {len(files)} files of version {version} are gone, vacuumed or removed" if gone else None
+    if gone:
+        return f"{len(gone)} of the {len(files)} files of version {version} are gone, vacuumed or removed"
+    return _without_vectors(delta, version)
+
+
+def _without_vectors(delta: DeltaTable, version: int) -> str | None:
+    """Tell that the files of deletion vectors are gone, if they are."""
+    if "deletionVectors" not in (delta.protocol().reader_features or ()):
+        return None
+    try:
+        delta.deletion_vectors()
+    except (DeltaError, OSError):
+        return f"deletion vectors of version {version} are gone, vacuumed or removed"
+    return None
 
 
 def rows_at(table: Table, version: int, key: Key) -> list[dict[str, Any]] | None:
     """The rows of a key at a version; None when their files are no longer there."""
     try:
         delta = DeltaTable(table.location, version=version)
-        where = condition(delta_log.schema_of(delta), key)
+        where = condition(log.schema_of(delta), key)
         stream = QueryBuilder().register("t", delta).execute(f"SELECT * FROM t WHERE {where}")
         return list(pa.RecordBatchReader.from_stream(stream).read_all().to_pylist())
     except (DeltaError, OSError):
