@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from strandline import faults
 from strandline.control.gaps import lost
 from strandline.errors import UndoRefused, UsageError
-from strandline.lake.delta import log as delta_log
+from strandline.lake import last_batch
 from strandline.retry import Retry
 from strandline.testing.frames import read_table
 from strandline.testing.projects import execute, make_project
@@ -477,7 +477,7 @@ def test_a_dry_run_of_an_undo_finds_what_landed_under_another_name(place: Place)
     place.add(1)
     with dies("commit.after"):
         place.declare(node()).run(platform=place.platform)
-    commit = delta_log.last_batch(Table("lake.t", str(place.folder / "lake" / "t")))
+    commit = last_batch(Table("lake.t", str(place.folder / "lake" / "t")))
     assert commit is not None
     renamed = place.declare(node(name="m"))
     assert [n.deleted for n in renamed.undo(commit.run_id, platform=place.platform, dry_run=True).nodes] == [1]

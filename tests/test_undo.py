@@ -304,7 +304,7 @@ def test_a_commit_that_lands_after_the_look_is_not_destroyed(shop: Shop, at: str
             others.append(shop.run(select="log").run_id)
         else:
             write_deltalake(place, DeltaTable(place).to_pyarrow_table().slice(0, 1), mode="append")
-            others.append("somebody else")
+            others.append("another writer")
 
     with faults.armed(meanwhile(at, "log", commit)):
         result = shop.undo(second)

@@ -130,7 +130,7 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
         rows = run_tree(job, engine, parse(node.transformation_sql, f"{node.name}: transformation_sql"), sources)
     else:
         rows = next(iter(sources.values()))
-    check_metadata(job, rows, slice_.rows, engine.describe)
+    check_metadata(job, rows, slice_.rows)
     added = with_metadata(rows, metadata_columns(job), file=files)
     by_file = files and SOURCE_FILE in rows.schema
     return Transformed(rows if added is None else engine.query(added), found, by_file=by_file)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlglot import exp
 
 from strandline.engine.base import Engine
 from strandline.errors import TableError, TransformError, UnknownColumn, located
 from strandline.job import Job
+from strandline.lake import describe
 from strandline.plan.reading import Input, file_column, is_lake, table_of
 from strandline.schema.diff import VOID
 from strandline.sql.expr import all_of, col, count_where, is_null, named, negate, one_of, select, table
 from strandline.sql.portable import parse
 from strandline.strategy.changes import ACTION, DROP, METADATA, TOUCHING, ChangeSet
-from strandline.types import Column, Relation, Table, TableState
+from strandline.types import Column, Relation, TableState
 from strandline.words import agree
 
 
@@ -55,9 +56,7 @@ def _untyped(where: str, name: str) -> TransformError:
     )
 
 
-def check_metadata(
-    job: Job, rows: Relation, sources: Mapping[str, Relation], describe: Callable[[Table], TableState | None]
-) -> None:
+def check_metadata(job: Job, rows: Relation, sources: Mapping[str, Relation]) -> None:
     """A column with the name of a metadata column is one in the lake table it comes from; any other is refused.
 
     It would be replaced by ours, or its changes would never be written.
@@ -66,7 +65,7 @@ def check_metadata(
         if c.fold not in METADATA:
             continue
         holders = [i for i in job.inputs if i.alias in sources and c.name in sources[i.alias].schema]
-        other = next((i for i in holders if c.fold not in _metadata_of(job, i, describe)), None)
+        other = next((i for i in holders if c.fold not in _metadata_of(job, i)), None)
         if holders and other is None:
             continue
         place = f" (from {other.label})" if other else ""
@@ -77,7 +76,7 @@ def check_metadata(
         )
 
 
-def _metadata_of(job: Job, input_: Input, describe: Callable[[Table], TableState | None]) -> Collection[str]:
+def _metadata_of(job: Job, input_: Input) -> Collection[str]:
     """The metadata columns of a source: those that are marked in its table, or the file's path."""
     if not is_lake(job.project, input_.read):
         path = file_column(job.node, input_) if input_.read.path is not None else None

@@ -10,10 +10,11 @@ from sqlglot import exp
 from strandline import batch, history, through
 from strandline.engine.base import Engine, Scan, Source, Staged
 from strandline.job import Job
+from strandline.lake import describe
 from strandline.sql.expr import ident, rows_of
 from strandline.sql.portable import DIALECTS
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Table, TableState, Token
+from strandline.types import Column, Relation, Table, Token
 
 
 class Recorder:
@@ -47,9 +48,6 @@ class Recorder:
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
         return self.engine.call(function, rows)
 
-    def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
-        return self.engine.describe(table, app_id)
-
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         raise NotImplementedError("compiling writes nothing")
 
@@ -60,7 +58,7 @@ class Recorder:
 def compile_node(job: Job, engine: Engine) -> str:
     """The query whose rows a run would stage: the change set of this node."""
     recorder = Recorder(engine)
-    state = recorder.describe(job.target, job.app_id)
+    state = describe(job.target, job.app_id)
     slice_ = through.read(job, recorder, state)
     transformed = through.transform(job, recorder, slice_, state)
     if job.events is not None:

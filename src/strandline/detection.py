@@ -296,7 +296,7 @@ def _looked_again(look: _Look) -> Relation:
     A row that came back with an old mark lies in no window.
     """
     job, input_ = look.job, look.job.inputs[0]
-    source, state = source_of(job.project, job.node, input_, look.engine.describe)
+    source, state = source_of(job.project, job.node, input_)
     scan = stored_rows(job, look.engine, input_, state, None) if state else look.engine.scan(source)
     whole = scan.relation
     try:

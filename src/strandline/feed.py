@@ -60,7 +60,7 @@ class Sources:
         """What the table is at this moment; None for a planned table, and for what is no table of the lake."""
         if not is_lake(self.job.project, input_.read) or lake_of(self.job, input_).location in self.job.planned:
             return None
-        _, state = source_of(self.job.project, self.job.node, input_, self.engine.describe)
+        _, state = source_of(self.job.project, self.job.node, input_)
         return state
 
     def pins(self) -> dict[str, Pin]:

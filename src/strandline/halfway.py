@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from strandline.control.ledger import RunRow
 from strandline.errors import CommitConflict, UndoRefused, UsageError
 from strandline.job import Job
-from strandline.lake import describe
 from strandline.run import Runner
 from strandline.undo import noted_in, planned
 
@@ -43,7 +42,7 @@ def half_undone(jobs: Sequence[Job], runner: Runner, running: Collection[str]) -
     history = store.all_runs()
     for job in (j for j in jobs if j.node.name in running):  # it may have landed and died before its record
         with suppress(CommitConflict):  # what only a run can tell
-            history = [*runner.unrecorded(job, describe), *history]
+            history = [*runner.unrecorded(job), *history]
     mine = [r for r in history if r.project == project.config.project and r.recorded]
     begun: dict[str, list[RunRow]] = {}
     for row in mine:

@@ -25,6 +25,7 @@ from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import TableError, TransformError
 from strandline.guard.verdict import Verdict
 from strandline.job import Job
+from strandline.lake import describe
 from strandline.schema.diff import Fit, fit
 from strandline.slices import Slice
 from strandline.sql.expr import (
@@ -71,7 +72,7 @@ def book_of(job: Job, engine: Engine, state: TableState | None) -> Book:
     """The events of a node; an error when its table was not made from them."""
     place = job.events
     assert place is not None
-    written = engine.describe(place, job.app_id)
+    written = describe(place, job.app_id)
     if written is None:
         if state is not None:
             raise TableError(

@@ -15,7 +15,7 @@ from strandline.errors import CommitConflict, DuplicateKeys, Fenced, Overtaken, 
 from strandline.faults import point
 from strandline.job import Job
 from strandline.journal import log, step
-from strandline.lake import authors_since, commit_of, format_of
+from strandline.lake import authors_since, commit_of, describe, format_of
 from strandline.plan.worth import feed_worth
 from strandline.ready import Ready
 from strandline.recording import Ending, Recorder
@@ -44,7 +44,7 @@ class Lander:
         coverage, version, name, said = ready.coverage, None, job.node.name, list(ready.warnings)
         self._note(ready)
         if ready.events is not None:
-            now = self.engine.describe(job.target) if changes.base is not None else None
+            now = describe(job.target) if changes.base is not None else None
             if changes.base is not None and (now is None or now.version != changes.base):
                 raise _overtaken(job.target, changes.base)  # before the events: once they landed, the table follows
             self._land_events(ready.events, coverage)
@@ -61,7 +61,7 @@ class Lander:
             said += overlooked
         counts = changes.counts or self._committed()
         coverage = replace(coverage, target=version if version is not None else self._version(ready))
-        if state is None and (new := self.engine.describe(job.target)):
+        if state is None and (new := describe(job.target)):
             coverage = replace(coverage, table=new.table_id)
         read = ready.rows_read()
         if advice := feed_worth(job, read):
@@ -81,7 +81,7 @@ class Lander:
 
     def _version(self, ready: Ready) -> int | None:
         """The version of a table to which nothing was committed, but which may have got a system column."""
-        now = self.engine.describe(self.job.target) if self._evolves(ready, commits=False) else self.state
+        now = describe(self.job.target) if self._evolves(ready, commits=False) else self.state
         return now.version if now else None
 
     def _land_events(self, events: Landing, coverage: Coverage) -> None:
@@ -114,7 +114,7 @@ class Lander:
         """
         name, target = self.job.node.name, self.job.target
         point("alter.before", name)
-        now = self.engine.describe(target)
+        now = describe(target)
         added = [c for c in ready.added if not (now and c.name in now.schema)] + self._unmarked(ready)
         system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
         if now and now.unfilled and (flag := now.schema.get(now.roles["deleted"])):
@@ -131,7 +131,7 @@ class Lander:
             raise
         except StrandlineError:
             token = self.this.token
-            landed = self.engine.describe(table, token.app_id)
+            landed = describe(table, token.app_id)
             if landed and landed.commit and landed.commit.number >= token.txn:
                 raise Fenced(taken(token.node, token.batch, landed.commit.run_id)) from None
             raise
@@ -172,7 +172,7 @@ class Lander:
         point("commit.after", name)
         mine = commit_of(table, token)
         if mine is None:
-            landed = self.engine.describe(table, token.app_id)
+            landed = describe(table, token.app_id)
             holder = landed.commit.run_id if landed and landed.commit else None
             raise Fenced(taken(name, token.batch, holder))
         if changes.base is not None and mine.parent != changes.base:

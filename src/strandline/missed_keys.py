@@ -14,6 +14,7 @@ from strandline.engine.base import Engine, LakeSource
 from strandline.guard.policy import detection_of
 from strandline.job import Job
 from strandline.journal import log
+from strandline.lake import describe
 from strandline.plan.ingest import askers, steps_of
 from strandline.plan.reading import table_of
 from strandline.sql.expr import all_of, any_of, col, lit, select, table
@@ -131,7 +132,7 @@ def _wanted(missed: MissedKeys, names: Sequence[str | None], asker: str) -> Want
 
 def _there(job: Job, engine: Engine, missed: MissedKeys, names: Sequence[str]) -> set[tuple[str, ...]]:
     """Those keys that the node's table has: an append would bring their rows a second time."""
-    state = engine.describe(job.target)
+    state = describe(job.target)
     columns = [c for name in names if state and (c := state.schema.get(name))]
     if state is None or not missed.keys or len(columns) < len(names):
         return set()

@@ -210,7 +210,7 @@ class StrandlineProject:
 
             def work(name: str) -> NodeResult:
                 with platform_.workspace(name) as engine:
-                    job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
+                    job = runner.next_job(Job(self.config, self._node(name), clock))
                     return runner.follow(job, engine, plan.entry(name, engine))
 
             logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
@@ -218,10 +218,9 @@ class StrandlineProject:
                 loop.watch.engine_ready()
                 touched = [n for n in self.graph.order if n in plan.entries or n in plan.landed]
                 self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
-                with platform_.workspace("plan") as engine:
-                    for name, entry in plan.entries.items():
-                        job = runner.next_job(Job(self.config, self._node(name), clock), engine.describe)
-                        entry.check(job, job.batch, engine.describe(job.target), engine.describe)
+                for name, entry in plan.entries.items():
+                    job = runner.next_job(Job(self.config, self._node(name), clock))
+                    entry.check(job, job.batch, describe(job.target))
                 with checkpoint.at_work():
                     together = Together(self.config, runner, _run_id(clock), platform_, loop.errors)
                     results = loop.over(chosen, work, 1, together)
@@ -259,7 +258,7 @@ class StrandlineProject:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
         holds = self._held.of_run(run_id)
         clock, runner = _now(), self._runner()
-        results = [runner.reject(Job(self.config, self._node(n), clock), rows, describe) for n, rows in holds.items()]
+        results = [runner.reject(Job(self.config, self._node(n), clock), rows) for n, rows in holds.items()]
         return RunResult(runner.run_id, "success", results)
 
     def undo(
@@ -316,10 +315,10 @@ class StrandlineProject:
         """Finish the records of batches that landed while their runners died; an engine folds events that are left."""
         for job in jobs:
             if job.events is None:
-                runner.settle(job, describe, time.monotonic())
+                runner.settle(job, time.monotonic())
                 continue
             with platform.workspace(job.node.name) as engine:
-                runner.settle(job, engine.describe, time.monotonic(), engine)
+                runner.settle(job, time.monotonic(), engine)
 
     def holds(self) -> dict[str, list[ChangeRow]]:
         """The held deletes that nobody has decided on yet, by the node that writes their table."""
@@ -345,7 +344,7 @@ class StrandlineProject:
 
         job = Job(self.config, self._node(node), _now(), past=Past(first=True))
         with self._platform(platform) as platform_, placed(self.config, node), platform_.workspace(node) as engine:
-            return compile_node(Runner(self.store, "compile").next_job(job, engine.describe), engine)
+            return compile_node(Runner(self.store, "compile").next_job(job), engine)
 
     def _runner(self, store: Store | None = None) -> Runner:
         """A runner with an id of its own."""

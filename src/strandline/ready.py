@@ -21,12 +21,13 @@ from strandline.faults import point
 from strandline.guard.verdict import Verdict
 from strandline.job import Feed, Job, Planned
 from strandline.journal import log, step
+from strandline.lake import describe
 from strandline.missed import with_missed
 from strandline.plan.reading import is_lake
 from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals, after, measures
-from strandline.types import Column, Counts, Table, TableState, Token
+from strandline.types import Column, Counts, TableState, Token
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
 """Ways of finding deletes that do not look at every row of the table."""
@@ -59,9 +60,7 @@ class Entry:
     target: TableState | None
     ready: Ready
 
-    def check(
-        self, job: Job, batch: int, state: TableState | None, describe: Callable[[Table], TableState | None]
-    ) -> None:
+    def check(self, job: Job, batch: int, state: TableState | None) -> None:
         """The plan is stale when the records, the target or a lake source are not what they were."""
         if batch != self.batch:
             raise StalePlan(f"{self.name}: the plan is for batch {self.batch}, and the next one is {batch}")
@@ -80,7 +79,7 @@ class Entry:
                 now = (lake.table_id, lake.version) if lake else None
                 raise StalePlan(f"{self.name}: {input_.label} was at version {pin.version}, and is at {_seen(now)}")
 
-    def coverage(self, job: Job, describe: Callable[[Table], TableState | None]) -> Coverage:
+    def coverage(self, job: Job) -> Coverage:
         """What the batch covers, with the versions of the sources that the same plan has written by now."""
         sources = dict(self.ready.coverage.sources)
         for input_ in job.inputs:

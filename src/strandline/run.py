@@ -7,7 +7,7 @@ the batch again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strandline import history, restore, slices
@@ -31,8 +31,6 @@ from strandline.transform.lineage import repeatable
 from strandline.types import Commit, Counts, Table, TableState, Token
 from strandline.words import agree, plural
 
-Describe = Callable[..., TableState | None]  # `Engine.describe`, of an engine or of the table format alone
-
 
 @dataclass(frozen=True)
 class Landed:
@@ -52,7 +50,7 @@ class Runner(Recorder):
         timings()
         began = time.monotonic()
         point("node.start", job.node.name)
-        records, state, recovered = self.settle(job, engine.describe, began, engine)
+        records, state, recovered = self.settle(job, began, engine)
         if _appended(job, recovered, records):  # its rows are there: reading the source again would double them
             result = NodeResult(job.node.name, "unchanged", seconds=round(time.monotonic() - began, 3))
         else:
@@ -65,9 +63,9 @@ class Runner(Recorder):
         self, job: Job, engine: Engine, records: Sequence[ControlRow], state: TableState | None, began: float
     ) -> NodeResult:
         """The batch that follows on these records."""
-        this = self.after(job, records, self.landed(job, engine.describe, state))
+        this = self.after(job, records, self.landed(job, state))
         job = self.remembering(job, this, state)
-        if self._nothing_new(job, engine, this, state):
+        if self._nothing_new(job, this, state):
             held = Counts(held=this.coverage().held)
             return self.record(this, began, Ending(held, 0, None, coverage=this.coverage()))
         with self.announced(job, this, began):
@@ -78,7 +76,7 @@ class Runner(Recorder):
         return Token(job.project.config.project, job.node.name, 0, self.run_id)
 
     def settle(
-        self, job: Job, describe: Describe, began: float, engine: Engine | None = None, *, alone: bool = False
+        self, job: Job, began: float, engine: Engine | None = None, *, alone: bool = False
     ) -> tuple[list[ControlRow], TableState | None, list[Recovered]]:
         """The records and the table of a node, after the records of batches whose runners died are finished.
 
@@ -89,9 +87,9 @@ class Runner(Recorder):
         """
         recovered: list[Recovered] = []
         while True:
-            records, state, landed, found = self._look(job, describe)
+            records, state, landed, found = self._look(job)
             if not alone and (former := self._former(job, records, state)):
-                recovered += self._settle_former(former, describe, began, engine)
+                recovered += self._settle_former(former, began, engine)
                 alone = True
                 continue
             if found is None:
@@ -104,15 +102,13 @@ class Runner(Recorder):
                 whose = found.run_id or self.run_id  # as it is recorded: an old commit may not say
                 recovered.append(Recovered(found.batch, whose, result, found.why, found.begun))
 
-    def _look(
-        self, job: Job, describe: Describe
-    ) -> tuple[list[ControlRow], TableState | None, Landed | None, fence.Found | None]:
+    def _look(self, job: Job) -> tuple[list[ControlRow], TableState | None, Landed | None, fence.Found | None]:
         every = self._records(job)
         state = describe(job.target, job.app_id)
         records = self._of_table(job, every, state)
         own = self._own(job, records)
         ended = self.store.ended(job.app_id, ledger.finished(own))
-        landed = self.landed(job, describe, state)
+        landed = self.landed(job, state)
         found = fence.found(own, job.target.label, landed.commit if landed else None, ended)
         if found and state and not found.logged:  # the commit that made the table could not know its id
             found = replace(found, coverage=replace(found.coverage, table=found.coverage.table or state.table_id))
@@ -129,17 +125,15 @@ class Runner(Recorder):
                 names.add((project, node))
         return [job.called(*name) for name in sorted(names - {me})]
 
-    def _settle_former(
-        self, former: Sequence[Job], describe: Describe, began: float, engine: Engine | None
-    ) -> list[Recovered]:
+    def _settle_former(self, former: Sequence[Job], began: float, engine: Engine | None) -> list[Recovered]:
         """Finish what a runner left that died while the node, or the project, had another name."""
-        return [r for job in former for r in self.settle(job, describe, began, engine, alone=True)[2]]
+        return [r for job in former for r in self.settle(job, began, engine, alone=True)[2]]
 
-    def unrecorded(self, job: Job, describe: Describe, *, alone: bool = False) -> list[RunRow]:
+    def unrecorded(self, job: Job, *, alone: bool = False) -> list[RunRow]:
         """Batches that landed while their runners died, as `settle` would log them; nothing is written."""
-        records, state, landed, found = self._look(job, describe)
+        records, state, landed, found = self._look(job)
         former = [] if alone else self._former(job, records, state)
-        rows = [row for other in former for row in self.unrecorded(other, describe, alone=True)]
+        rows = [row for other in former for row in self.unrecorded(other, alone=True)]
         if found is None or landed is None or found.logged:
             return rows
         if not landed.folded:
@@ -183,8 +177,8 @@ class Runner(Recorder):
         """
         began, recovered, records = time.monotonic(), list[Recovered](), list[ControlRow]()
         if job.events is None:  # those that nobody has folded are planned with the others
-            records, _, recovered = self.settle(job, engine.describe, began)
-        job, state = self.next_job(job, engine.describe), engine.describe(job.target)
+            records, _, recovered = self.settle(job, began)
+        job, state = self.next_job(job), describe(job.target)
         first = _foretold(job.batch - 1, recovered)
         if _appended(job, recovered, records):
             return PlannedNode(job.node.name, "unchanged", seconds=recovered[-1].result.seconds, warnings=first), None
@@ -195,14 +189,14 @@ class Runner(Recorder):
     def follow(self, job: Job, engine: Engine, entry: Entry) -> NodeResult:
         """Apply one node of a plan, exactly; an error when anything it was made from has moved."""
         began = time.monotonic()
-        records, state, _ = self.settle(job, engine.describe, began, engine)
-        this = self.after(job, records, self.landed(job, engine.describe, state))
-        entry.check(job, this.token.batch, state, engine.describe)
-        ready = replace(entry.ready, coverage=entry.coverage(job, engine.describe))
+        records, state, _ = self.settle(job, began, engine)
+        this = self.after(job, records, self.landed(job, state))
+        entry.check(job, this.token.batch, state)
+        ready = replace(entry.ready, coverage=entry.coverage(job))
         with self.announced(job, this, began):
             return self.lander(job, engine, this, state).land(ready, began)
 
-    def next_job(self, job: Job, describe: Describe) -> Job:
+    def next_job(self, job: Job) -> Job:
         """The job of a node's next batch, with what earlier runs left."""
         records, state = self._records(job), describe(job.target)
         return self.remembering(job, self.after(job, self._of_table(job, records, state), None), state)
@@ -230,12 +224,12 @@ class Runner(Recorder):
         sources = [i.label for i in job.inputs]
         return replace(ledger.next_batch(records, token, job.target.label, sources, now()), loads=loads)
 
-    def reject(self, job: Job, holds: Sequence[ChangeRow], describe: Describe) -> NodeResult:
+    def reject(self, job: Job, holds: Sequence[ChangeRow]) -> NodeResult:
         """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
         began = time.monotonic()
         point("reject.before", job.node.name)
-        records, state, _ = self.settle(job, describe, began)
-        this = self.after(job, records, self.landed(job, describe, state))
+        records, state, _ = self.settle(job, began)
+        this = self.after(job, records, self.landed(job, state))
         batch = this.token.batch
         # after the records: somebody may have decided since, and whoever decides from here on takes this number
         still = open_holds(self.store.changes(), holds[0].run_id).get(holds[0].target_table, [])
@@ -290,7 +284,7 @@ class Runner(Recorder):
         """What brings a prepared batch into its table."""
         return Lander(self, job, engine, this, state)
 
-    def _nothing_new(self, job: Job, engine: Engine, this: Batch, state: TableState | None) -> bool:
+    def _nothing_new(self, job: Job, this: Batch, state: TableState | None) -> bool:
         """Same sources, same versions, same node, same target: the answer is known without reading a row."""
         last, config = this.coverage(), job.detection
         rolling = any(i.read.incremental and i.read.incremental.mode == "rolling_window" for i in job.inputs)
@@ -303,11 +297,11 @@ class Runner(Recorder):
             return False
         if not last.is_of(state.table_id):
             return False
-        now, then = slices.pinned(job, engine), last.sources
+        now, then = slices.pinned(job), last.sources
         return now is not None and all(then.get(key) == pin for key, pin in now.items())
 
     @staticmethod
-    def landed(job: Job, describe: Describe, state: TableState | None) -> Landed | None:
+    def landed(job: Job, state: TableState | None) -> Landed | None:
         """The newest batch that this node committed, and whether all of it is in the table."""
         mine = state.commit if state else None
         events = describe(job.events, job.app_id) if job.events else None

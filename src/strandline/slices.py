@@ -18,6 +18,7 @@ from strandline.engine.sources.files import Found, fingerprint, listed, single
 from strandline.errors import ReadError, located
 from strandline.extracts import Newest, by_file, newest_file, newest_value
 from strandline.job import Feed, Job
+from strandline.lake import describe
 from strandline.missed_keys import Extra, extra_rows
 from strandline.plan.reading import Input, is_lake, source_of, table_of
 from strandline.plan.views import by_last, check_view, chosen, hidden, last_versions
@@ -104,7 +105,7 @@ class _Read:
         return cls(scan, Snapshot(scan.relation), state, feed)
 
 
-def pinned(job: Job, engine: Engine) -> dict[str, Pin] | None:
+def pinned(job: Job) -> dict[str, Pin] | None:
     """The id and version of every source that counts and how it was last fed, when all are lake tables; else None."""
     found = {}
     for input_ in job.inputs:
@@ -112,7 +113,7 @@ def pinned(job: Job, engine: Engine) -> dict[str, Pin] | None:
             continue
         if not is_lake(job.project, input_.read):
             return None
-        state = engine.describe(lake_of(job, input_))
+        state = describe(lake_of(job, input_))
         if state is None:
             return None
         found[input_.key] = pin(job, state, feed_of(job, input_))
@@ -183,7 +184,7 @@ def _extract(job: Job, input_: Input) -> str:
     connection = job.project.config.connections[input_.read.connection]
     if not isinstance(connection, FilesConnection):
         return job.clock.now.isoformat()
-    source, _ = source_of(job.project, job.node, input_, lambda _: None)
+    source, _ = source_of(job.project, job.node, input_)
     assert isinstance(source, FileSource)
     return fingerprint(source)
 
@@ -209,7 +210,7 @@ def _lake(job: Job, engine: Engine, input_: Input) -> _Read:
     if planned is not None:
         found = _Read.whole(whole_table(job, engine, input_), None, feed)
     else:
-        _, state = source_of(job.project, job.node, input_, engine.describe)
+        _, state = source_of(job.project, job.node, input_)
         assert state is not None
         found = _Read.whole(stored_rows(job, engine, input_, state, feed), state, feed)
     if feed is not None and not feed.coverage.whole:
@@ -224,7 +225,7 @@ def whole_table(job: Job, engine: Engine, input_: Input) -> Scan:
     feed = feed_of(job, input_)
     if lake_of(job, input_).location in job.planned:
         return planned_rows(job, engine, input_, feed)
-    _, state = source_of(job.project, job.node, input_, engine.describe)
+    _, state = source_of(job.project, job.node, input_)
     assert state is not None
     return stored_rows(job, engine, input_, state, feed)
 
@@ -311,7 +312,7 @@ def _told(writer: NodeConfig | None) -> str:
 
 
 def outside(job: Job, engine: Engine, input_: Input) -> _Read:
-    source, _ = source_of(job.project, job.node, input_, engine.describe)
+    source, _ = source_of(job.project, job.node, input_)
     if isinstance(source, FileSource) and input_.read.limited and _by_time(input_):
         return _files_by_time(job, engine, input_, source)
     if isinstance(source, FileSource) and by_file(job, input_):

@@ -70,7 +70,7 @@ class Together:
         from strandline.undo import of_node, undo_node
 
         with self.platform.workspace(job.node.name) as engine:
-            self.runner.settle(job, engine.describe, time.monotonic(), engine)
+            self.runner.settle(job, time.monotonic(), engine)
             taking = of_node(job, self.runner.run_id, self.runner.store)
             if taking is not None:
                 undo_node(replace(self.runner, run_id=self.back), job, engine, taking)

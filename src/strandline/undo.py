@@ -56,7 +56,7 @@ class Undo:
     def _dead(self) -> tuple[list[RunRow], dict[str, StrandlineError]]:
         """The batches that landed while their runners died; and the nodes of which nobody can tell."""
         dead = list[RunRow]()
-        return dead, self._each(lambda job: dead.extend(self.runner.unrecorded(job, describe)))
+        return dead, self._each(lambda job: dead.extend(self.runner.unrecorded(job)))
 
     def _each(self, look: Callable[[Job], None]) -> dict[str, StrandlineError]:
         """Look at every node; one that cannot be looked at may have nothing to do with the run."""
@@ -181,9 +181,9 @@ def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeR
     """Take back one batch: a batch of its own, on the tables as they are when it is looked at once more."""
     began = time.monotonic()
     point("undo.before", job.node.name)
-    records, state, _ = runner.settle(job, engine.describe, began)
-    this = runner.after(job, records, runner.landed(job, engine.describe, state))
-    events = engine.describe(job.events) if job.events else None
+    records, state, _ = runner.settle(job, began)
+    this = runner.after(job, records, runner.landed(job, state))
+    events = describe(job.events) if job.events else None
     taking = _still(runner.store, job, taking)  # after records and tables: what comes to them later is refused
     ready = _ready(job, engine, state, events, taking)
     if at := this.memory().at:  # the instants that a table was given only ever go forward
@@ -216,8 +216,8 @@ def noted_in(store: Store) -> set[tuple[str, str]]:
 def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:
     """What taking back one batch would do; nothing is written."""
     began = time.monotonic()
-    events = engine.describe(job.events) if job.events else None
-    counts = _ready(job, engine, engine.describe(job.target), events, taking).changes.counts or Counts()
+    events = describe(job.events) if job.events else None
+    counts = _ready(job, engine, describe(job.target), events, taking).changes.counts or Counts()
     counts = replace(counts, reopened=0, held=0)
     seconds = round(time.monotonic() - began, 3)
     return NodeResult(job.node.name, "success" if counts.any else "unchanged", counts=counts, seconds=seconds)

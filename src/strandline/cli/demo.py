@@ -217,11 +217,12 @@ class _View:
 
     def _row(self, write: Any, version: int | None, key: str, value: Any) -> dict[str, Any] | None:
         from strandline.engine.base import LakeSource
+        from strandline.lake import describe
         from strandline.plan.reading import table_of
         from strandline.sql.expr import col, eq, lit, rows_of
 
         table = table_of(self.project.config, write.connection, write.table)
-        state = self.engine.describe(table)
+        state = describe(table)
         if version is None or state is None:
             return None
         rows = self.engine.scan(LakeSource(table, version, state.system)).relation
@@ -232,13 +233,14 @@ class _View:
 def _left(project: StrandlineProject, platform: Platform, deleted: tuple[int, ...]) -> int:
     """How many of the customers that the shop deleted are still alive in Silver."""
     from strandline.engine.base import LakeSource
+    from strandline.lake import describe
     from strandline.plan.reading import table_of
     from strandline.sql.expr import any_of, col, count_where, eq, lit, named, select, table
     from strandline.strategy.changes import living
 
     silver = table_of(project.config, "silver", "customers")
     with platform.workspace("look") as engine:
-        state = engine.describe(silver)
+        state = describe(silver)
         if state is None:
             return 0
         rows = engine.scan(LakeSource(silver, state.version, where=living(state.roles))).relation

@@ -1,4 +1,4 @@
-"""What an engine is: eight verbs. Everything else is built from them, once, as trees.
+"""What an engine is: seven verbs. Everything else is built from them, once, as trees.
 
 A *platform* owns the process-wide part (the Spark session, or nothing) and opens *workspaces*; a workspace is an
 `Engine` for one node: its views, settings and staged rows are its own and vanish with it.
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from sqlglot import exp
 
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Schema, Table, TableState, Token
+from strandline.types import Column, Relation, Schema, Table, Token
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,6 @@ class Engine(Protocol):
 
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
         """Pass rows through a user's Python function as this engine's own kind of frame."""
-
-    def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
-        """What the table's log says, and the newest commit under `app_id`; None when there is no table."""
 
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         """Add columns, and system columns by their role (a flag starts as false); never anything else."""

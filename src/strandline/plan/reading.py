@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from strandline.config.positions import Loc
 from strandline.config.reads import ReadConfig, SourceConfig
 from strandline.engine.base import FileSource, LakeSource, Source, SqlEndpoint, SqlSource
 from strandline.errors import ReadError
+from strandline.lake import describe
 from strandline.plan.pushdown import columns_needed, predicates
 from strandline.plan.views import check_view, hidden, seen
 from strandline.types import Table, TableState
@@ -68,24 +68,20 @@ def is_lake(project: Project, read: ReadConfig) -> bool:
     return isinstance(project.config.connections[read.connection], LakeConnection)
 
 
-def source_of(
-    project: Project, node: NodeConfig, input_: Input, describe: Callable[[Table], TableState | None]
-) -> tuple[Source, TableState | None]:
+def source_of(project: Project, node: NodeConfig, input_: Input) -> tuple[Source, TableState | None]:
     """The source to scan; a lake table is pinned to the version it has now."""
     read = input_.read
     connection = project.config.connections[read.connection]
     match connection:
         case LakeConnection():
-            return _lake(project, node, input_, describe)
+            return _lake(project, node, input_)
         case FilesConnection():
             return _files(project, node, input_, connection), None
         case SqlConnection():
             return _sql(project, node, read, connection), None
 
 
-def _lake(
-    project: Project, node: NodeConfig, input_: Input, describe: Callable[[Table], TableState | None]
-) -> tuple[Source, TableState]:
+def _lake(project: Project, node: NodeConfig, input_: Input) -> tuple[Source, TableState]:
     read = input_.read
     table = table_of(project, read.connection, read.table or "")
     state = describe(table)

@@ -22,13 +22,12 @@ from strandline.engine.sources.files import in_utf8
 from strandline.engine.staging import scratch, sweep_scratch
 from strandline.errors import EngineError, TransformError
 from strandline.faults import point
-from strandline.lake.delta import log as delta_log
 from strandline.sql.answers import ANSWERS
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.macros import MACROS
 from strandline.sql.portable import DUCK_MACROS, render
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Schema, Table, TableState, Token
+from strandline.types import Column, Relation, Schema, Table, Token
 
 # a function of `sql/macros.py` or `sql/answers.py`, not one of the few that are always there
 _TAUGHT = re.compile(r"(?i)\bstrandline_(?!mantissa\(|digits\(|divide\()\w+\(")
@@ -101,9 +100,6 @@ class LocalWorkspace:
         name = self.fresh("py")
         self.register(name, settled(pa.Table.from_pandas(result, preserve_index=False)))
         return self.relation(name)
-
-    def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
-        return delta_log.describe(table, app_id)
 
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         with translated(table.label):

@@ -19,10 +19,9 @@ from strandline.engine.spark.failures import translated
 from strandline.engine.spark.observed import observed
 from strandline.errors import TransformError
 from strandline.faults import point
-from strandline.lake.delta import log as delta_log
 from strandline.sql.portable import render
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Schema, Table, TableState, Token
+from strandline.types import Column, Relation, Schema, Table, Token
 
 
 class SparkWorkspace:
@@ -94,9 +93,6 @@ class SparkWorkspace:
                     hint="return the frame at the end of the function",
                 )
             return self.relation(result)
-
-    def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
-        return delta_log.describe(table, app_id)
 
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         with translated(table.label, self.files):
