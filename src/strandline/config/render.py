@@ -17,6 +17,7 @@ from strandline.errors import did_you_mean
 
 MAX_RESULT = 1_000_000
 MAX_TOTAL = 5_000_000
+MAX_CHAIN = 50  # vars that refer to vars
 MAX_ROUNDS = 100_000
 """What one text may become, what all may become together, and how often all loops may turn; see `_weight`."""
 
@@ -93,6 +94,8 @@ class Renderer:
     def _render_var(self, name: str) -> None:
         if name in self._open:
             raise RenderError(f"the vars {' → '.join([*self._open, name])} refer to each other in a circle")
+        if len(self._open) >= MAX_CHAIN:
+            raise RenderError(f"more than {MAX_CHAIN} vars refer to each other in a row: this template becomes too large")
         self._open.append(name)
         inside: list[Mistake] = []
         value = self.render(self._raw[name], (), inside)
