@@ -28,7 +28,7 @@ ANSWERS = json.loads((Path(__file__).parent / "spark.json").read_text(encoding="
 
 
 def every(nth: int, asked: Iterable[str]) -> list[Any]:
-    """All of them, and on Spark every nth in `make test`: the answers are Spark's own, and `make long` asks it again."""
+    """All of them; `make test` asks Spark every nth. The answers are its own, and `make long` asks for all of them."""
     return [pytest.param(sql, marks=pytest.mark.long_on_spark if n % nth else []) for n, sql in enumerate(asked)]
 
 
