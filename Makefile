@@ -1,6 +1,6 @@
 # Everything here works on a clean clone: what a target needs is set up the first time and left alone afterwards.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench lint type clean
+.PHONY: help setup demo test long soak bench lint type clean
 MAKEFLAGS += --no-print-directory
 
 BIN   := .venv/bin
@@ -21,15 +21,17 @@ $(READY): pyproject.toml requirements/build.txt requirements/lock.txt scripts/se
 demo: $(READY)  ## Run a small shop from its database to Gold, change it, run again
 	@$(JAVA) $(BIN)/strandline demo
 
-test: $(READY)  ## Run the tests (some of them: make test ARGS="-m 'not spark'")
+test: $(READY)  ## Run the tests in ten minutes (some of them: make test ARGS="-m 'not spark'")
 	@$(JAVA) scripts/test $(ARGS)
+
+long: $(READY)  ## Run all tests: every example, every failpoint, all of Spark (under an hour)
+	@$(JAVA) scripts/test --long
 
 soak: $(READY)  ## Live through thousands of generated pasts, die at every point and at random (hours)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/test_source_faults.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=40 $(BIN)/python -m pytest tests/parity/test_histories.py -m "not spark" -k every_run $(ARGS)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/parity/test_feeds.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_histories.py -m spark -k every_run $(ARGS)
-	@STRANDLINE_EXAMPLES=1 $(JAVA) $(BIN)/python -m pytest tests -m "spark and thorough" $(ARGS)
 	@STRANDLINE_EXAMPLES=84 $(BIN)/python -m pytest tests/parity/test_events.py tests/parity/test_sequence.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=100 $(JAVA) $(BIN)/python -m pytest tests/parity/test_events.py -m spark $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/parity/test_feeds.py -m spark $(ARGS)

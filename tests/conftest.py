@@ -24,16 +24,13 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on Spark come last: what can fail in a second should not wait for minutes.
-
-    On Spark, where each takes many seconds, those marked `thorough` run in `make soak` only.
-    """
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort tests on Spark to the end, and mark those as long that `make test` runs on the local engine only."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
-    if "STRANDLINE_EXAMPLES" not in os.environ:
-        left = [i for i in items if i.get_closest_marker("spark") and i.get_closest_marker("thorough")]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [i for i in items if i not in set(left)]
+    for item in items:
+        if item.get_closest_marker("spark") and item.get_closest_marker("long_on_spark"):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(params=ENGINES)

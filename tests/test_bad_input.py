@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,6 +78,7 @@ def test_a_dead_database(tmp_path, platform):
     assert "connection `erp`: the database cannot be reached" in error["message"]
 
 
+@pytest.mark.long_on_spark
 def test_a_wrong_password(tmp_path, platform, postgres_url, monkeypatch):
     url = sqlalchemy.make_url(postgres_url)
     monkeypatch.setenv("STRANDLINE_TEST_PASSWORD", SECRET)
@@ -98,6 +100,7 @@ def test_a_connection_lost_in_the_middle_of_reading(tmp_path, platform, postgres
     assert "terminating connection" in error["message"]
 
 
+@pytest.mark.long_on_spark
 def test_a_password_that_is_not_set(tmp_path, platform, monkeypatch):
     monkeypatch.delenv("STRANDLINE_TEST_PASSWORD", raising=False)
     login = {"user": "etl", "password": "${env:STRANDLINE_TEST_PASSWORD}"}
@@ -105,12 +108,14 @@ def test_a_password_that_is_not_set(tmp_path, platform, monkeypatch):
     assert "the environment variable `STRANDLINE_TEST_PASSWORD` is not set" in error["message"]
 
 
+@pytest.mark.long_on_spark
 def test_a_missing_database_file(tmp_path, platform):
     error = failed(tmp_path, platform, "sqlite:///gone.db")
     assert "there is no SQLite file gone.db" in error["message"]
     assert not (tmp_path / "gone.db").exists()  # asking for it did not make it
 
 
+@pytest.mark.long_on_spark
 def test_a_missing_table_names_the_nearest(tmp_path, platform, shop):
     error = failed(tmp_path, platform, shop, read={"table": "tt"})
     assert error["message"] == "connection `erp`: there is no table `tt`"
@@ -122,6 +127,7 @@ def test_a_query_the_database_refuses(tmp_path, platform, shop):
     assert "no such column: nope" in error["message"]
 
 
+@pytest.mark.long_on_spark
 def test_a_table_that_is_not_delta(tmp_path, platform, shop):
     (tmp_path / "lake" / "t").mkdir(parents=True)
     pq.write_table(pa.table({"id": [1]}), tmp_path / "lake" / "t" / "part-0.parquet")
@@ -130,14 +136,17 @@ def test_a_table_that_is_not_delta(tmp_path, platform, shop):
     assert error["hint"]
 
 
+LONG = partial(pytest.param, marks=pytest.mark.long_on_spark)
+
+
 @pytest.mark.parametrize(
     ("steps", "sql", "write"),
     [
         ([("filter", {"condition": "amuont > 1"})], None, {}),
-        ([("select", {"columns": ["id", "amuont"]})], None, {}),
-        ([("cast", {"columns": {"amuont": "int"}})], None, {}),
-        ([("deduplicate", {"keys": ["id"], "order_by": "amuont DESC"})], None, {}),
-        ([], "SELECT source.amuont FROM source", {}),
+        LONG([("select", {"columns": ["id", "amuont"]})], None, {}),
+        LONG([("cast", {"columns": {"amuont": "int"}})], None, {}),
+        LONG([("deduplicate", {"keys": ["id"], "order_by": "amuont DESC"})], None, {}),
+        LONG([], "SELECT source.amuont FROM source", {}),
         ([], "SELECT amuont FROM source", {}),
         ([], None, {"mode": "upsert", "keys": ["amuont"]}),
         ([], None, {"partition_by": ["amuont"]}),
@@ -165,6 +174,7 @@ def test_duplicate_keys_are_shown(tmp_path, platform, shop):
     assert load(tmp_path).plan(platform=platform).nodes[0].error == error  # a plan says the same
 
 
+@pytest.mark.long_on_spark
 def test_duplicate_keys_against_an_existing_table(tmp_path, platform, shop):
     node = {
         "name": "n",
@@ -188,11 +198,13 @@ def test_a_type_the_table_cannot_hold(tmp_path, platform, shop):
     assert error["message"] == "lake.t: column `amount` is bigint in the table, but the rows bring double"
 
 
+@pytest.mark.long_on_spark
 def test_division_by_zero(tmp_path, platform, shop):
     error = failed(tmp_path, platform, shop, sql="SELECT id / (amount - amount) AS x FROM source")
     assert "division by zero" in error["message"].lower()
 
 
+@pytest.mark.long_on_spark
 def test_a_name_that_delta_cannot_hold(tmp_path, platform, shop):
     error = failed(tmp_path, platform, shop, steps=[("rename", {"columns": {"name": "first name"}})])
     assert "cannot have a column called `first name`" in error["message"]
@@ -263,6 +275,7 @@ def test_of_very_many_columns_the_nearest_are_listed():
     assert error.hint == "did you mean `amount`?"
 
 
+@pytest.mark.long_on_spark
 def test_an_alias_that_is_no_source_is_told_where_a_struct_might_have_been(tmp_path, platform):
     """Where rows may hold a struct only the run can tell: `k.id` might be a part of `k`."""
     landing = tmp_path / "landing"
@@ -290,7 +303,7 @@ def test_a_function_is_named_as_it_was_written(written):
     assert spoken(function) == f"the function {written[: written.index('(')]}()"
 
 
-@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.long_on_spark)])
 def test_not_null_names_the_column_and_nothing_is_written(tmp_path, platform, shop, mode):
     """Also no column is added: the rows are looked at before the table gets its new columns."""
     declared = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])

@@ -60,7 +60,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("engine_name", "mode", "point"), CASES, indirect=["engine_name"])
-@pytest.mark.thorough
+@pytest.mark.long
 def test_nothing_twice_and_nothing_lost(tmp_path, engine_name, platform, mode, point):
     land(tmp_path, [(1, "a"), (2, "b")])
     project(tmp_path, mode).run(platform=platform)

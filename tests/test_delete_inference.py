@@ -121,7 +121,7 @@ def numbers(node):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("on_the_bound", [True, False])
+@pytest.mark.parametrize("on_the_bound", [True, pytest.param(False, marks=pytest.mark.long_on_spark)])
 def test_three_runs_with_dates(shop, mode, on_the_bound):
     """Order 4 is missed in run 3 if its mark is the bound of that run's window, and else lies below it."""
     fourth, third = (june(15), june(12)) if on_the_bound else (june(10), june(15))
@@ -162,7 +162,7 @@ def last(shop, order):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_what_comes_back_is_revived(shop, mode):
     shop.declare(orders(mode))
     shop.put("orders", ORDERS, (1, 10, june(1)), (2, 10, june(1)))
@@ -258,7 +258,7 @@ def test_a_gap_must_suit_its_column(quick, type_, values, gap):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_partitions_narrow_the_candidates_and_a_row_may_move(shop, mode):
     columns = [*ORDERS, ("Region", "string")]
     shop.declare(orders(mode, partition_by=["Region"]))
@@ -554,7 +554,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("preset", "mode"), NAMES)
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_presets_name_the_system_columns(shop, preset, mode):
     shop.declare(orders(mode, system_columns={"preset": preset}))
     shop.put("orders", ORDERS, (1, 10, june(1)), (2, 10, june(1)))
@@ -584,7 +584,7 @@ def test_a_prefix_and_a_name_of_ones_own(quick):
 # --- reading a table that has deleted rows -----------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_living_rows_downstream_and_all_when_asked(shop):
     def reader(name, **read):
         return {
@@ -614,7 +614,7 @@ def test_living_rows_downstream_and_all_when_asked(shop):
 # --- what becomes of deletes -------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_x4_a_condition_holds_back_neither_a_delete_nor_a_return(shop):
     node = compared()
     hashed = {"columns": ["name"], "output_col": "_hash_diff"}
@@ -646,7 +646,7 @@ def test_ignored_deletes_leave_the_table_alone(quick, mode):
 
 
 @pytest.mark.parametrize("strategy", ["hard", None])
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_a_hard_delete_takes_all_versions(shop, strategy):
     node = compared(**({} if strategy else {"soft_delete_col": None}))
     node["write"] |= {"mode": "scd2", **({"delete_strategy": strategy} if strategy else {})}
@@ -660,7 +660,7 @@ def test_a_hard_delete_takes_all_versions(shop, strategy):
     assert sorted(r["id"] for r in shop.table("customers").rows) == [1, 2, 3, 3, 5]
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_a_flag_comes_to_a_table_that_was_there_before(shop):
     node = compared()
     shop.declare({**node, "transform": {"steps": []}})
@@ -689,6 +689,7 @@ def test_a_flag_comes_together_with_the_first_delete(quick):
 # --- how reads are limited ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long_on_spark
 def test_a_rolling_window_reads_and_looks_back_from_now(shop):
     today = datetime.now(UTC).date()
     node = orders()
@@ -741,7 +742,7 @@ TWO_MARKS = [("id", "bigint"), ("created", "date"), ("updated", "date"), ("part"
 DAY_BEFORE = "date_sub('${last_value}', 1)"
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_groups_of_watermarks(shop):
     """(created or updated is new) and part is not below the last one."""
     watermark = [
@@ -837,7 +838,7 @@ EVENTS = [("id", "bigint"), ("state", "string"), ("updated", "date")]
 
 
 @pytest.mark.parametrize("keys", [[], ["id"]])
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_an_incremental_append_and_a_row_that_went_back(shop, keys):
     """With keys only the newest row of a key is compared: a return to an older state is news."""
     shop.declare(bronze(**({"keys": keys} if keys else {})))
@@ -879,6 +880,7 @@ def test_a_key_with_several_rows_at_the_source_is_appended_once(quick, metadata)
     assert [quick.run().inserted for _ in range(3)] == [1, 0, 0]
 
 
+@pytest.mark.long_on_spark
 def test_an_append_by_keys_keeps_what_is_known_of_a_column_that_the_read_lacks(shop):
     """As an update does; of a new key, or one with several rows, nothing is known."""
     shop.declare(bronze(keys=["id"], add_metadata={"extracted_at": True}))
@@ -909,7 +911,7 @@ LAST = {  # what a key's note was, run after run, with the day of its mark; and 
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize("told", LAST)
 def test_without_a_clock_a_lacked_column_is_filled_by_the_rule_that_finds_the_newest_row(shop, told):
     """Never with a value that may have been another one by then."""
@@ -942,7 +944,7 @@ def test_equal_rows_are_a_multiset(quick):
     assert quick.run().inserted == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_files_by_the_time_they_were_written(shop):
     node = bronze()
     node["read"] = {"connection": "files", "path": "in_*.parquet", "incremental": {"mode": "stateful"}}
@@ -983,7 +985,7 @@ def extracts(**write):
     }
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_snapshots_by_a_column(shop):
     shop.declare(extracts())
     shop.put("day_1", EXTRACTS, (1, "a", june(1)), (2, "a", june(1)), (3, "a", june(1)))
@@ -1039,7 +1041,7 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize("found", ["snapshot_diff", "sql_compare"])
+@pytest.mark.parametrize("found", ["snapshot_diff", pytest.param("sql_compare", marks=pytest.mark.long_on_spark)])
 def test_a_key_that_comes_twice_is_refused_whatever_it_is(shop, found):
     """Where the whole table is compared, nobody counts keys beforehand: they are told by what they meet."""
     live = {"source_connection": "erp", "source_query": "SELECT id FROM live"} if found == "sql_compare" else {}
@@ -1071,6 +1073,7 @@ def test_a_key_that_comes_twice_is_refused_whatever_it_is(shop, found):
     assert shop.run().inserted == 3
 
 
+@pytest.mark.long_on_spark
 def test_an_older_row_of_a_key_that_is_back_revives_it_and_overwrites_nothing(shop):
     """A restored backup, or a replica that is behind; where rows announce their deletes, an older row is older."""
     steps = [{"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}]
@@ -1116,7 +1119,7 @@ def full_extracts(**params):
     ]
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_x5_compaction_is_no_extract(shop):
     shop.declare(*full_extracts())
     shop.sql(*FIVE)
@@ -1145,6 +1148,7 @@ def test_compaction_does_not_count_as_missing_twice(quick):
     assert numbers(quick.run()["silver"]) == (0, 0, 1, 0, 0)
 
 
+@pytest.mark.long_on_spark
 def test_an_empty_extract_is_a_snapshot_and_is_held(shop):
     shop.declare(*full_extracts())
     shop.sql(*FIVE)

@@ -84,7 +84,7 @@ def test_01_customer_4_is_flagged(example):
     assert shop.flags() == DAY_2
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_02_product_4_is_flagged_and_bronze_has_no_copies(example):
     shop = example("02-sql-compare")
     first = shop.day(1)
@@ -100,7 +100,7 @@ def test_02_product_4_is_flagged_and_bronze_has_no_copies(example):
     assert sorted(r["product_id"] for r in shop.rows("bronze/products").rows) == [1, 2, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_03_order_4_stays(example):
     shop = example("03-no-detection")
     assert told(shop.day(1)["silver_orders"]) == ("success", 5, 5, 0, 0, 0, [])
@@ -111,6 +111,7 @@ def test_03_order_4_stays(example):
     assert "_last_seen" not in silver.names
 
 
+@pytest.mark.long_on_spark
 def test_04_customer_4_is_no_longer_there(example):
     shop = example("04-hard-delete")
     assert told(shop.day(1)["silver_customers"]) == ("success", 5, 5, 0, 0, 0, [])
@@ -123,7 +124,7 @@ def test_04_customer_4_is_no_longer_there(example):
     assert sorted(r["customer_id"] for r in shop.rows().rows) == [1, 2, 3, 5, 6]
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_05_a_fifth_is_not_more_than_20_percent(example):
     shop = example("05-threshold")
     assert told(shop.day(1)["silver_customers"]) == ("success", 5, 5, 0, 0, 0, [])
@@ -131,6 +132,7 @@ def test_05_a_fifth_is_not_more_than_20_percent(example):
     assert shop.flags() == DAY_2
 
 
+@pytest.mark.long_on_spark
 def test_05_another_one_stops_it(example):
     shop = example("05-threshold")
     shop.day(1)
@@ -145,6 +147,7 @@ def test_05_another_one_stops_it(example):
     assert shop.flags() == DAY_1
 
 
+@pytest.mark.long_on_spark
 def test_06_the_second_extract_has_one_to_compare_with(example):
     shop = example("06-first-run")
     assert told(shop.day(1)["silver_products"]) == ("success", 5, 5, 0, 0, 0, [])
@@ -153,6 +156,7 @@ def test_06_the_second_extract_has_one_to_compare_with(example):
     assert shop.flags() == DAY_2
 
 
+@pytest.mark.long_on_spark
 def test_06_a_first_run_may_be_an_error(example):
     """It writes nothing and names the way out; `first` loads the table once."""
     shop = example("06-first-run")

@@ -87,6 +87,7 @@ def quick(tmp_path, pandas_platform):
 NO_DAY = {"operation": "drop", "params": {"columns": ["day"]}}
 
 
+@pytest.mark.long_on_spark
 def test_the_newest_of_several_extracts_is_the_snapshot(folder):
     """By the names of the files, and by a day that is derived from them: a delete and a lower price."""
     folder.declare(node("named", [detect()]), node("derived", [DAY, detect("day"), NO_DAY]))

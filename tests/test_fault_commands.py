@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from tests.crashing import Runs, agrees, picture, step
 from strandline import faults
 from strandline.testing.projects import make_project
 
-SOAK = os.environ.get("STRANDLINE_EXAMPLES", "1") != "1"
 TABLES = ("a", "b")
 LAKE = {"connection": "lake"}
 READ = {"connection": "files", "path": "rows.csv", "schema": {"id": "bigint", "u": "bigint"}}
@@ -105,7 +103,7 @@ COMMANDS = {
 
 
 # the last time that it is passed, killed; every point that a run passes is tried in tests/test_fault_points.py
-IN_CI = {
+QUICK = {
     "approve": ("commit.before", "log.after"),
     "reject": ("reject.before", "put.before"),
     "retry": ("commit.after", "put.after", "checkpoint.before"),
@@ -114,13 +112,12 @@ IN_CI = {
 }
 
 
-def cases() -> list[Any]:
-    """Every time that a command passes a point in `make soak`; in CI a few."""
-    found = [(do, f"{p}#{command.passes[p]}", "kill") for do, command in COMMANDS.items() for p in IN_CI[do]]
-    if SOAK:
-        passed = ((do, f"{p}#{n}") for do, c in COMMANDS.items() for p, m in c.passes.items() for n in range(1, m + 1))
-        found = [(*case, action) for case in passed for action in ("kill", "raise")]
-    return [pytest.param(*case, id="-".join(case)) for case in found]
+def cases() -> Iterator[Any]:
+    """Every time that a command passes a point, killed and failed; all but the quick ones in `make long`."""
+    soon = {(do, f"{p}#{command.passes[p]}", "kill") for do, command in COMMANDS.items() for p in QUICK[do]}
+    passed = ((do, f"{p}#{n}") for do, c in COMMANDS.items() for p, m in c.passes.items() for n in range(1, m + 1))
+    for case in ((*at, action) for at in passed for action in ("kill", "raise")):
+        yield pytest.param(*case, id="-".join(case), marks=[] if case in soon else pytest.mark.long)
 
 
 class Case:
@@ -172,7 +169,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
         yield cache(lambda do: Case(tmp_path_factory.mktemp(do), runs, do))
 
 
-@pytest.mark.parametrize(("do", "point", "action"), cases())
+@pytest.mark.parametrize(("do", "point", "action"), list(cases()))
 def test_asked_again_it_ends_as_if_it_had_not_died(
     prepared: Callable[[str], Case], tmp_path: Path, do: str, point: str, action: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -18,7 +19,6 @@ from strandline.faults import POINTS
 from strandline.project import load
 from strandline.testing.projects import make_project
 
-SOAK = os.environ.get("STRANDLINE_EXAMPLES", "1") != "1"
 MODES: dict[str, dict[str, Any]] = {
     "append": {},
     "overwrite": {},
@@ -45,18 +45,22 @@ ENDED = ("sweep.before", "sweep.after", "checkpoint.before", "checkpoint.after",
 RECORDED = ("recover.after", "put.after", *ENDED)
 
 
-def cases() -> list[Any]:
-    """All of them in `make soak`; in CI every point killed in one mode and failed in another, and a few in four."""
-    found = []
+def quick() -> set[tuple[str, str, str]]:
+    """Every point once, the modes in turn: killed, and those around the commit failed in another mode."""
+    modes, found = list(MODES), set()
     for i, point in enumerate(INSIDE):
-        for j, action in enumerate(("kill", "raise")):
-            for k, mode in enumerate(MODES):
-                if SOAK or (i + 2 * j) % len(MODES) == k or (point in KEY and action == "kill" and k < 4):
-                    found.append((mode, point, action))
-    for i, point in enumerate(BETWEEN):
-        found += [("events", point, a) for j, a in enumerate(("kill", "raise")) if SOAK or i % 2 == j]
-    found.sort(key=lambda case: list(MODES).index(case[0]))
-    return [pytest.param(*case, id="-".join(case)) for case in found]
+        found.add((modes[i % len(modes)], point, "kill"))
+        if point in KEY:
+            found.add((modes[(i + 2) % len(modes)], point, "raise"))
+    return found | {("events", point, ("kill", "raise")[i // 2 % 2]) for i, point in enumerate(BETWEEN) if i % 2 == 0}
+
+
+def cases() -> Iterator[Any]:
+    """Every point in every mode, killed and failed; all but the quick ones in `make long`."""
+    soon = quick()
+    every = itertools.product(MODES, INSIDE, ("kill", "raise"))
+    for case in (*every, *itertools.product(["events"], BETWEEN, ("kill", "raise"))):
+        yield pytest.param(*case, id="-".join(case), marks=[] if case in soon else pytest.mark.long)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +160,7 @@ def prepared(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     return cache(lambda mode: Case(tmp_path_factory.mktemp(mode), runs, mode))
 
 
-@pytest.mark.parametrize(("mode", "point", "action"), cases())
+@pytest.mark.parametrize(("mode", "point", "action"), list(cases()))
 def test_nothing_twice_and_nothing_lost(
     prepared: Callable[[str], Case], tmp_path: Path, mode: str, point: str, action: str
 ) -> None:

@@ -7,13 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.crashing import ROOT, agrees, at, picture
-from tests.test_fault_points import INSIDE, MODES, ONE, SOAK, THREE, TWO, project
+from tests.effort import SOAK
+from tests.test_fault_points import INSIDE, MODES, ONE, THREE, TWO, project
 
 from strandline import faults
 from strandline.project import load
@@ -21,12 +23,22 @@ from strandline.retry import Retry
 from strandline.types import Clock
 
 pytestmark = pytest.mark.spark
-CI = ("running.after", "stage.after", "alter.fill", "commit.before", "commit.after", "log.after")
+QUICK = ("running.after", "stage.after", "alter.fill", "commit.before", "commit.after", "log.after")
 ELSEWHERE = ("recover.before", "recover.after", "commit.rows")  # Spark's rows do not pass through this process
-POINTS = [p for p in INSIDE if "#" not in p and p not in ELSEWHERE] if SOAK else CI
+POINTS = [p for p in INSIDE if "#" not in p and p not in ELSEWHERE]
 DURING = [f"commit.before+{n / 5}" for n in range(1, 16)]  # at a time of the commit, or after it: 0.2 to 3 seconds
+KILLED = [p for p in POINTS if p != "commit.before"] + DURING if SOAK else ["stage.after", "commit.after", "log.after"]
 IN_PROCESS = ("full append", "events")  # how they end is not a matter of the engine
-IN_CI = [m for m in MODES if m not in IN_PROCESS and (SOAK or m != "overwrite")]
+ON_SPARK = [m for m in MODES if m not in IN_PROCESS]
+
+
+def cases(quick: tuple[str, ...]) -> Iterator[Any]:
+    """Every point in one mode, the modes in turn; the quick ones in `make test`, every mode in `make soak`."""
+    for i, point in enumerate(POINTS):
+        turn = quick.index(point) if point in quick else i
+        for j, mode in enumerate(ON_SPARK):
+            if SOAK or j == turn % len(ON_SPARK):
+                yield pytest.param(point, mode, marks=[] if point in quick else pytest.mark.long)
 
 
 def lands(folder: Path, text: str) -> None:
@@ -56,7 +68,7 @@ def gateway(spark_platform: Any) -> dict[str, str]:
 def prepared(spark_platform: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any, Any]]:
     """Per mode a project after its first run, and what it looks like after one and two more."""
     found = {}
-    for mode in IN_CI:
+    for mode in ON_SPARK:
         folder = tmp_path_factory.mktemp(mode)
         start, whole = folder / "start", folder / "whole"
         start.mkdir()
@@ -96,8 +108,7 @@ def makes_good(folder: Path, platform: Any, expected: tuple[Any, Any]) -> None:
     agrees(folder)
 
 
-@pytest.mark.parametrize("mode", IN_CI)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "mode"), list(cases(QUICK)))
 def test_nothing_twice_and_nothing_lost(
     tmp_path: Path, spark_platform: Any, prepared: Any, gateway: dict[str, str], mode: str, point: str
 ) -> None:
@@ -107,8 +118,7 @@ def test_nothing_twice_and_nothing_lost(
     makes_good(tmp_path / "p", spark_platform, tuple(expected))
 
 
-@pytest.mark.parametrize("mode", IN_CI if SOAK else ["upsert"])
-@pytest.mark.parametrize("point", POINTS if SOAK else ["commit.after"])
+@pytest.mark.parametrize(("point", "mode"), list(cases(("commit.after",))))
 def test_a_fault_of_ours(tmp_path: Path, spark_platform: Any, prepared: Any, mode: str, point: str) -> None:
     start, *expected = prepared[mode]
     begins(tmp_path / "p", start, mode)
@@ -117,7 +127,7 @@ def test_a_fault_of_ours(tmp_path: Path, spark_platform: Any, prepared: Any, mod
     makes_good(tmp_path / "p", spark_platform, tuple(expected))
 
 
-@pytest.mark.parametrize("point", [*POINTS, *DURING] if SOAK else ["commit.before"])
+@pytest.mark.parametrize("point", ["commit.before", *(pytest.param(p, marks=pytest.mark.long) for p in KILLED)])
 def test_the_jvm_is_killed(tmp_path: Path, spark_platform: Any, prepared: Any, gateway: Any, point: str) -> None:
     start, *expected = prepared["append"]
     own = {k: v for k, v in gateway.items() if not k.startswith("PYSPARK_GATEWAY")}

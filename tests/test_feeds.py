@@ -91,7 +91,7 @@ def numbers(result):
 # --- the first load, and what comes after it ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+@pytest.mark.parametrize("mode", ["upsert", pytest.param("scd2", marks=pytest.mark.long_on_spark)])
 def test_every_kind_of_change(lake, mode):
     """X-45, X-49, X-50, X-51: rows of version 0, deletes, delete and insert in one version, a changed key."""
     lake.write("src", rows((1, "a"), (2, "b"), (3, "c"), (4, "d"), (5, "e"), (6, "f"))).declare(
@@ -525,7 +525,7 @@ def put(lake, *pairs):
     pq.write_table(rows(*pairs), lake.folder / "landing" / "in.parquet")
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_a_flag_that_turns_is_a_delete_and_back_an_insert(lake):
     """A table with soft deletes: its living rows are followed, its system columns are not."""
     lake.declare(erp(), node("gold"))
@@ -575,7 +575,7 @@ def test_tables_we_create_keep_a_feed(lake):
     assert lake.delta().metadata().configuration["delta.enableChangeDataFeed"] == "true"
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_the_feed_of_an_older_table_is_turned_on_once_somebody_follows_it(lake, lines):
     write_deltalake(lake.place("src"), rows((1, "a"), (2, "b")))
     put(lake, (1, "a"), (2, "c"))
@@ -595,7 +595,7 @@ def limits(**params):
     return {"steps": [{"operation": "detect_deletes", "params": {"mode": "feed", "keys": ["id"], **params}}]}
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_a_source_that_was_emptied_deletes_nothing_by_itself(lake):
     lake.write("src", rows((1, "a"), (2, "b"))).declare(node())
     lake.run()
@@ -674,7 +674,7 @@ def test_explain_tells_why(quick):
 # --- steps and SQL -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_steps_and_sql_see_no_change_columns(lake):
     """X-61: filters, renames and expressions over one source; a row that a filter no longer lets through is gone."""
     steps = [
@@ -722,7 +722,8 @@ def test_a_group_without_a_name_is_found_deleted_by_a_feed_and_only_by_that(quic
     assert quick.run().warnings[-1] == "1 row has a NULL in its key and is never found deleted"
 
 
-@pytest.mark.parametrize("mode", ["upsert", pytest.param("scd2", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("mode", ["upsert", pytest.param("scd2", marks=pytest.mark.long_on_spark)])
+@pytest.mark.long_on_spark
 def test_a_result_whose_only_row_has_no_key_is_not_an_empty_source(lake, mode):
     """A recompute that leaves the group without a name has an answer: the other groups are gone."""
     two = "SELECT o.v, count(*) AS n FROM o LEFT JOIN c ON o.id = c.id WHERE c.id IS NULL GROUP BY o.v"
@@ -828,7 +829,7 @@ def test_a_clock_that_decides_what_is_written_is_asked_at_each_run(quick, write)
 
 
 @pytest.mark.spark
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_what_expires_is_deleted_while_its_source_stands_still(tmp_path, spark_platform):
     """In process there is no clock in SQL."""
     lake, soon = Lake(tmp_path, spark_platform), datetime.now(UTC) + timedelta(seconds=20)
@@ -855,6 +856,7 @@ BY_SEQUENCE = {"sequence_by": "seq"}
 THREE = ("id", "v", "seq")
 
 
+@pytest.mark.long_on_spark
 def test_what_the_source_no_longer_has_is_deleted_whatever_its_sequence(lake):
     """Only a row can be older than another: that a key is gone, or back, is so at the version that was read."""
     lake.write("src", sequenced((1, "a", 1), (2, "b", 2), (3, "c", None))).declare(node(write=BY_SEQUENCE))
@@ -954,7 +956,7 @@ def star(**strategies):
     }
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_the_other_side_is_a_snapshot_even_when_it_is_quiet(lake):
     """X-68: a source without changes is joined whole."""
     lake.write("o", rows((1, "a"), (2, "b"))).write("c", rows((1, "a"))).declare(star(o="cdf", c="cdf"))
@@ -967,6 +969,7 @@ def test_the_other_side_is_a_snapshot_even_when_it_is_quiet(lake):
     assert lake.coverage()["followed"] == "keys"
 
 
+@pytest.mark.long_on_spark
 def test_sources_read_in_full_delete_what_their_query_no_longer_gives(lake):
     """The table is what the query makes of its sources, also when none of them is followed by its feed."""
     lake.write("o", rows((1, "a"), (2, "b"), (3, "c"))).write("c", rows((1, "a"))).declare(star(o="full", c="full"))

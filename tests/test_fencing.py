@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.crashing import Runs, agrees, at
+from tests.effort import SOAK
 
 from strandline import faults
 from strandline.control.fence import counting
@@ -29,7 +30,6 @@ from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 from strandline.types import Clock
 
-SOAK = os.environ.get("STRANDLINE_EXAMPLES", "1") != "1"
 INTERLEAVINGS = 200 if SOAK else 16
 ROUNDS = 25 if SOAK else 2
 LAKE = {"connection": "lake"}
@@ -210,6 +210,7 @@ def runs() -> Iterator[Runs]:
         yield started
 
 
+@pytest.mark.long
 def test_processes_at_once(tmp_path: Path, runs: Runs) -> None:
     project(tmp_path)
     losers, rounds = {}, [2 + n % 7 for n in range(ROUNDS)] if SOAK else [2, 5, 8]

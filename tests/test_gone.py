@@ -52,6 +52,7 @@ def verbs(engine, slice_, table, *, history=False, absence=None, hard=False):
 
 
 @pytest.mark.parametrize("history", [False, True], ids=["upsert", "scd2"])
+@pytest.mark.long_on_spark
 def test_a_row_that_says_it_is_gone(platform, history):
     told = ((1, True), (2, True), (3, True), (4, False), (5, None), (6, False))
     slice_ = [{"k": k, "v": "new", "gone": gone} for k, gone in told]

@@ -41,7 +41,7 @@ def versions(table: Frame, *names: str) -> list[tuple[Any, ...]]:
 # --- by batch time -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_only_tracked_columns_open_a_version(platform: Platform) -> None:
     """The others take the latest value inside the version: one row, one `updated`."""
     with lab(platform, {"mode": "scd2", "keys": ["id"], "track": ["name"]}) as at:
@@ -236,7 +236,7 @@ def test_a_new_column_re_versions_nothing(pandas_platform: Platform) -> None:
         assert versions(at.table(), "id", "city", "_valid_from") == [(1, None, day(1)), (2, "Bern", day(1))]
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_a_column_that_no_longer_comes_keeps_its_value(platform: Platform) -> None:
     narrow = [c for c in TIMED if c[0] != "phone"]
     with lab(platform, TIME) as at:
@@ -302,6 +302,7 @@ class Shop:
         return read_table(self.folder / "lake" / "t__events").rows
 
 
+@pytest.mark.long_on_spark
 def test_a_plan_is_followed_exactly(tmp_path: Any, platform: Platform) -> None:
     shop, file = Shop(tmp_path, platform), tmp_path / "plan.zip"
     shop.land((1, "Ada", "1", "U", day(1)), (1, "Eve", "1", "U", day(3)))

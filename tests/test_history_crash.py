@@ -86,7 +86,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize(("engine_name", "point"), POINTS, indirect=["engine_name"])
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_the_next_run_folds_what_had_landed(tmp_path, engine_name, platform, point):
     shop = Shop(tmp_path, platform)
     shop.land(*FIRST)

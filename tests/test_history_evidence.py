@@ -34,6 +34,7 @@ def shown(at: Lab) -> list[tuple[Any, ...]]:
 ADA, BOB = (1, "Ada", day(1)), (2, "Bob", day(2))
 
 
+@pytest.mark.long_on_spark
 def test_absent_and_back(platform: Platform) -> None:
     """A found delete takes batch time; the key that is seen again begins a new version at batch time."""
     with lab(platform, WRITE, transform=detect()) as at:

@@ -119,6 +119,7 @@ WHERE newest = 1 AND op NOT IN ('DELETE', 'TRUNCATE') AND (emptied IS NULL OR se
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+@pytest.mark.long_on_spark
 def test_auto_cdc_truncate(tmp_path: Path, platform: Platform, order: Sequence[int]) -> None:
     """The same page, APPLY AS TRUNCATE WHEN: what came before it is gone, in whatever order the log arrives."""
     lake = {"connection": "lake"}

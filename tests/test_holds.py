@@ -114,7 +114,7 @@ def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
         shop.project.approve(first.run_id, platform=shop.platform)
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> None:
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
@@ -130,7 +130,7 @@ def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> 
     assert shop.living() == set(range(10)) - {6}
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, platform: Any) -> None:
     shop = Shop(tmp_path, platform, mode="scd2")
     shop.run()
@@ -142,7 +142,7 @@ def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, plat
     assert all(r["_is_current"] == (r["_valid_to"] is None) == (not r["_is_deleted"]) for r in rows.values())
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_a_plan_shows_the_deletes_and_is_followed_exactly(shop: Shop) -> None:
     shop.run()
     shop.sql("DELETE FROM c WHERE id = 3", "INSERT INTO c VALUES (10, 'name 10')")
@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, int, float, type[DeleteThresholdEx
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize("why", REFUSED)
 def test_a_plan_shows_the_deletes_that_a_run_would_refuse(tmp_path: Path, platform: Any, why: str) -> None:
     limits, gone, found, percent, kind, message = REFUSED[why]

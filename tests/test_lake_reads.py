@@ -99,6 +99,7 @@ def test_a_text_filter_after_a_merge(tmp_path, platform):
     assert sorted(r["id"] for r in found.rows) == [1, 2]
 
 
+@pytest.mark.long_on_spark
 def test_an_empty_table_has_its_columns(tmp_path, platform):
     write_deltalake(tmp_path / "lake" / "from", pa.table({"id": pa.array([], pa.int32())}))
     found = copied(tmp_path, platform)

@@ -126,6 +126,7 @@ def test_the_job_of_seed_002_with_its_deletes(job):
     assert job.rows() == [(2, "B"), (5, "e")]
 
 
+@pytest.mark.long_on_spark
 def test_what_was_read_is_recorded_with_its_versions(job):
     job.create((1, "a"))
     job.once()
@@ -139,6 +140,7 @@ def test_what_was_read_is_recorded_with_its_versions(job):
     assert loads.position(job.records()).end_commit_version == 1
 
 
+@pytest.mark.long_on_spark
 def test_an_interrupted_load_goes_stale_and_is_read_again(job):
     job.create((1, "a"))
     first, second = job.loader(), job.loader()
@@ -150,6 +152,7 @@ def test_an_interrupted_load_goes_stale_and_is_read_again(job):
     assert [r.is_stale for r in sorted(job.records(), key=lambda r: r.registered_at)] == [True, False]
 
 
+@pytest.mark.long_on_spark
 def test_two_jobs_read_at_their_own_pace(job):
     job.create((1, "a"))
     job.once()
@@ -195,7 +198,8 @@ def test_the_session_keeps_nothing_of_ours(job):
 
 
 @pytest.mark.parametrize(
-    "accident", ["restored", *(pytest.param(a, marks=pytest.mark.thorough) for a in ("late", "off and on", "vacuumed"))]
+    "accident",
+    ["restored", *(pytest.param(a, marks=pytest.mark.long_on_spark) for a in ("late", "off and on", "vacuumed"))],
 )
 def test_where_the_feed_has_a_gap_snapshots_are_compared(job, caplog, accident):
     job.create((1, "a"), (2, "b"), feed=accident != "late")
@@ -218,6 +222,7 @@ def test_where_the_feed_has_a_gap_snapshots_are_compared(job, caplog, accident):
         assert "its snapshots are compared instead" in caplog.text
 
 
+@pytest.mark.long_on_spark
 def test_a_table_made_anew_is_delivered_whole_and_the_target_follows(job, caplog):
     job.create((1, "a"), (2, "b"))
     job.loader().write_data(table=job.target, key_columns=["id"])
@@ -234,6 +239,7 @@ def test_a_table_made_anew_is_delivered_whole_and_the_target_follows(job, caplog
     assert job.rows() == [(2, "B"), (3, "c")]
 
 
+@pytest.mark.long_on_spark
 def test_a_replaced_table_is_compared_with_what_it_was(job):
     job.create((1, "a"), (2, "b"))
     job.once()
@@ -245,6 +251,7 @@ def test_a_replaced_table_is_compared_with_what_it_was(job):
         job.loader().get_data()  # rows of other types cannot be compared
 
 
+@pytest.mark.long_on_spark
 def test_deletes_that_nobody_can_tell_are_not_lost(job):
     job.create((1, "a"), (2, "b"))
     job.create((1, "a"), (2, "b"), place="TARGET")
@@ -276,6 +283,7 @@ def test_deletes_that_nobody_can_tell_are_not_lost(job):
         merge(data_frame=data.limit(0))
 
 
+@pytest.mark.long_on_spark
 def test_reset_starts_over(job):
     job.create((1, "a"))
     job.once()
@@ -297,6 +305,7 @@ def test_verify_says_what_is_in_the_way(job, caplog):
         DeltaLoadOption("TIMESTAMP", "nightly")
 
 
+@pytest.mark.long_on_spark
 def test_a_range_of_versions(job):
     job.create((1, "a"))
     for i in (2, 3, 4):
@@ -324,6 +333,7 @@ def test_merge_writes_only_what_differs_and_adds_columns(job):
     assert get_latest_version(job.target) > version
 
 
+@pytest.mark.long_on_spark
 def test_merge_refuses_what_it_cannot_do_rightly(job):
     twice = job.spark.createDataFrame([(1, "a"), (1, "b")], "id int, v string")
     with pytest.raises(DuplicateKeys, match="id=1"):
@@ -366,6 +376,7 @@ def test_errors_speak_to_a_job_in_python(job):
         load_full_snapshot(job.target, system_columns={"deletd": "gone"})
 
 
+@pytest.mark.long_on_spark
 def test_a_thread_finds_the_session(job):
     job.create((1, "a"))
     with ThreadPoolExecutor(1) as pool:
@@ -373,6 +384,7 @@ def test_a_thread_finds_the_session(job):
     assert job.rows() == [(1, "a")]
 
 
+@pytest.mark.long_on_spark
 def test_write_data_by_a_function(job):
     job.create((1, "a"))
     write = partial(DeltaManager().merge_dataframe, table=job.target, key_columns=["id"])
@@ -405,6 +417,7 @@ def test_several_targets_are_reverted_together(job):
     assert job.once() == [("insert", 1, "a"), ("insert", 2, "b")]
 
 
+@pytest.mark.long_on_spark
 def test_somebody_elses_commit_is_not_rolled_back(job):
     second = str(job.folder / "second")
     job.create((1, "a"))
@@ -447,6 +460,7 @@ def test_the_loop_of_seed_003(job):
     assert changes(load_cdf(source, get_watermark(target, source) + 1)) == []  # start > latest is no error
 
 
+@pytest.mark.long_on_spark
 def test_a_batch_keeps_its_number_until_it_is_done(job):
     manager = ETLControlManager()
     first = manager.batch_start("gold.t", "silver.s")

@@ -124,6 +124,7 @@ def test_under_another_name_it_is_a_column_like_any_other(local):
     ("name", "text"),
     [("t.csv", "id,_source_file\n1,mine\n"), ("t.json", '{"id": 1, "_source_file": "mine"}\n')],
 )
+@pytest.mark.long_on_spark
 def test_files_with_a_column_of_that_name_are_refused(tmp_path, platform, name, text):
     node = {
         "name": "n",

@@ -116,7 +116,7 @@ def test_a_row_that_returns_with_its_old_watermark_is_warned_of(quick):
     assert quick.ids("orders") == [2, 3]
 
 
-@pytest.mark.parametrize("mode", ["upsert", "scd2"])
+@pytest.mark.parametrize("mode", ["upsert", pytest.param("scd2", marks=pytest.mark.long_on_spark)])
 def test_a_row_that_returns_with_its_old_watermark_is_read(shop, mode):
     shop.declare(direct(missed_rows="read", mode=mode))
     gone_and_back(shop)
@@ -130,6 +130,7 @@ def test_a_row_that_returns_with_its_old_watermark_is_read(shop, mode):
     assert (again.status, again.rows_read) == ("unchanged", 1)  # nothing is wanted any more
 
 
+@pytest.mark.long_on_spark
 def test_a_row_that_was_committed_late_is_appended_once(shop):
     """Bronze takes it as an extra extract of its next batch; its watermark stays."""
     shop.declare(bronze(), silver(missed_rows="read"))
@@ -191,6 +192,7 @@ def test_a_plan_shows_the_extra_rows(quick):
     assert planned == {"bronze": 1, "silver": 1}
 
 
+@pytest.mark.long_on_spark
 def test_keys_of_two_columns_bring_no_other_rows(shop):
     """(1, a) and (2, b) are missed; (1, b) and (2, a) were read long ago and are not appended again."""
     keys = ("id", "line")

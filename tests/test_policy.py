@@ -146,7 +146,7 @@ def test_validate_names_the_nodes_that_would_apply_a_mass_delete(tmp_path: Path,
 TEN = ("CREATE TABLE c (id INTEGER)", f"INSERT INTO c VALUES {', '.join(f'({i})' for i in range(10))}")
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_a_mass_delete_is_held_by_the_project_and_passed_on_once_it_is_approved(tmp_path: Path, platform: Any) -> None:
     execute(tmp_path / "erp.db", *TEN)
     dim = node("dim", sources=[OWN], transformation_sql="SELECT s.id FROM s")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from tests.effort import SOAK
 
 from strandline.testing.deciding import PEOPLE, People
 from strandline.testing.protocol import RULES, Protocol, check, start
 
-SOAK = os.environ.get("STRANDLINE_EXAMPLES", "1") != "1"
 # how many die, and how many runs follow on those that ended; `make soak` goes through millions of states
 LIVES = [(1, 0), (0, 1), *([(2, 0), (1, 1)] if SOAK else [])]
 

@@ -89,6 +89,7 @@ TOTALS_OF_ALL = "SELECT town, count(*) AS n, sum(id) AS ids, max(_is_deleted) AS
 SINCE = "SELECT id, town, _valid_from AS since, _valid_to AS until, _is_deleted AS gone FROM s"
 
 
+@pytest.mark.long_on_spark
 def test_gold_says_what_it_says_over_an_upsert(shop):
     """The README's case: most customers are deleted, then they return. In full, by the feed, and the whole history."""
     every = {"cdf": True, "versions": "all", "primary_keys": ["id", "_valid_from"]}

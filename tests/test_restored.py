@@ -148,6 +148,7 @@ def replaces(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("act", "left"), [(overwrites, [9]), (replaces, [])], ids=["overwritten", "replaced"])
+@pytest.mark.long_on_spark
 def test_a_table_that_somebody_replaced_is_read_anew(
     place: Place, act: Callable[[Place], None], left: list[int]
 ) -> None:

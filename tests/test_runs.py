@@ -176,6 +176,7 @@ def test_plan_writes_nothing(tmp_path, platform, shop):
     assert not list((tmp_path / "lake").rglob("etl_*"))
 
 
+@pytest.mark.long_on_spark
 def test_a_failed_node_stops_its_descendants_and_nothing_else(tmp_path, platform, shop):
     shop.execute("DROP TABLE orders")
     shop.commit()

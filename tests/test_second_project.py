@@ -22,7 +22,9 @@ def two_projects(folder: Path, platform: Any) -> list[Place]:
     return places
 
 
-@pytest.mark.parametrize("read", [ALL, pytest.param(MARKED, marks=pytest.mark.thorough)], ids=["full", "incremental"])
+@pytest.mark.parametrize(
+    "read", [ALL, pytest.param(MARKED, marks=pytest.mark.long_on_spark)], ids=["full", "incremental"]
+)
 def test_a_second_project_appends_its_first_extract(tmp_path: Path, platform: Any, read: dict[str, Any]) -> None:
     north, south = two_projects(tmp_path, platform)
     north.add(100, 101)
@@ -37,6 +39,7 @@ def test_a_second_project_appends_its_first_extract(tmp_path: Path, platform: An
 
 
 @pytest.mark.parametrize("lost", ["everything", "etl_control"])
+@pytest.mark.long_on_spark
 def test_an_append_reads_on_after_its_control_tables_were_deleted(tmp_path: Path, platform: Any, lost: str) -> None:
     place = Place(tmp_path / "p", platform)
     place.add(1, 2)

@@ -101,6 +101,7 @@ def test_every_target_is_kept_true_to_the_source(tmp_path: Path, platform: Any) 
     agrees(tmp_path, ("log", "silver"))
 
 
+@pytest.mark.long_on_spark
 def test_one_target_fails_and_the_other_is_taken_back(tmp_path: Path, platform: Any) -> None:
     shop = Shop(tmp_path, platform)
     shop.run(check=True)
@@ -283,6 +284,7 @@ def test_a_run_killed_between_two_targets_is_finished_by_the_next(shop: Shop, ru
 @pytest.mark.parametrize(
     "fault", ["undo.before@n", "commit.before@n#2", "commit.after@n#2", "log.after@n#2", "undo.after@n"]
 )
+@pytest.mark.long
 def test_a_taking_back_that_is_killed_loses_nothing(shop: Shop, runs: Runs, fault: str) -> None:
     shop.run(check=True)
     shop.sql(NEW, TWICE)
@@ -323,6 +325,7 @@ def test_a_run_that_was_taken_back_cannot_be_undone_again(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("checkpoints", ["1", "0"])
+@pytest.mark.long
 def test_retry_runs_every_target_again(shop: Shop, monkeypatch: pytest.MonkeyPatch, checkpoints: str) -> None:
     monkeypatch.setenv("STRANDLINE_ENABLE_CHECKPOINTS", checkpoints)
     shop.targets, shop.more = (LOG, SILVER, COPY), (GOLD,)

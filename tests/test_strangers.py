@@ -19,7 +19,7 @@ from strandline.retry import Retry
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
-THOROUGH = partial(pytest.param, marks=pytest.mark.thorough)
+LONG = partial(pytest.param, marks=pytest.mark.long_on_spark)
 LAKE = {"connection": "lake"}
 SCHEMA = {"id": "bigint", "v": "string", "at": "timestamp_ntz"}
 
@@ -71,7 +71,7 @@ def meanwhile(folder: Path, act: Callable[[Path], None]) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("act", "commits"), [(deletes, 2), (inserts, 2), (optimizes, 1)], ids=["deletes", "inserts", "optimizes"]
 )
-@pytest.mark.parametrize("come", ["changed", THOROUGH("new"), THOROUGH("both")])
+@pytest.mark.parametrize("come", ["changed", LONG("new"), LONG("both")])
 def test_rows_that_moved_between_the_look_and_the_commit(
     tmp_path: Path, platform: Any, act: Callable[[Path], None], commits: int, come: str
 ) -> None:
@@ -88,7 +88,8 @@ def test_rows_that_moved_between_the_look_and_the_commit(
     assert content(tmp_path) == sorted({**rows, **theirs}.items())
 
 
-@pytest.mark.parametrize("effective", [THOROUGH({}), {"effective_at": "at"}], ids=["by batch", "by business time"])
+@pytest.mark.parametrize("effective", [LONG({}), {"effective_at": "at"}], ids=["by batch", "by business time"])
+@pytest.mark.long_on_spark
 def test_a_history_that_somebody_shortens(tmp_path: Path, platform: Any, effective: dict[str, str]) -> None:
     loaded = project(tmp_path, mode="scd2", **effective)
     land(tmp_path, (1, "a"), (2, "b"))

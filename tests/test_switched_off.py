@@ -103,6 +103,7 @@ def test_delete_missing_that_is_false_again(quick):
     assert numbers(quick.run({**node, "settings": {"delete_missing": False}})["silver"]) == (0, 0, 0, 1)
 
 
+@pytest.mark.long_on_spark
 def test_old_rows_of_bronze_revive_nothing(shop):
     """Both modes, found by snapshots and by the live source; every run reads all of Bronze again."""
 

@@ -60,6 +60,7 @@ def place(tmp_path, platform):
     return Place(tmp_path, platform)
 
 
+@pytest.mark.long_on_spark
 def test_columns_that_differ_only_in_case_are_refused(place):
     execute(place.folder / "shop.db", "CREATE TABLE t (id INTEGER, name TEXT)", "INSERT INTO t VALUES (1, 'x')")
     said = [place.refused("erp", sql="SELECT id AS a, name AS A FROM source")]
@@ -133,7 +134,7 @@ def test_a_typed_column_full_of_nulls_is_added_at_once(tmp_path, pandas_platform
     assert {r["u"] for r in place.table().rows} == {None}
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
 def test_a_column_without_a_type_waits_for_its_first_value(place):
     execute(place.folder / "shop.db", "CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)")
     place.run("erp", sql="SELECT id, NULL AS x FROM source", mode="append")
@@ -174,6 +175,7 @@ STRANGE = [
 ]
 
 
+@pytest.mark.long_on_spark
 def test_values_that_only_postgresql_knows_fail_with_their_column(place, erp, engine_name):
     columns = ", ".join(f"{name} {type_}" for name, type_ in {n: t for n, t, _ in STRANGE}.items())
     place.connection = erp("DROP TABLE IF EXISTS strange", f"CREATE TABLE strange (id int, {columns})")

@@ -114,7 +114,8 @@ CHANGES: list[list[str]] = [
 ]
 
 
-@pytest.mark.thorough
+@pytest.mark.long_on_spark
+@pytest.mark.long
 def test_the_last_five_runs_newest_first(tmp_path: Path, engine_name: str, platform: Any) -> None:
     shop = Shop(tmp_path, platform)
     runs = [shop.run().run_id]
@@ -264,6 +265,7 @@ def test_an_undo_that_died_is_finished_by_asking_again(shop: Shop, point: str) -
 
 
 @pytest.mark.parametrize("point", ["reject.before", "log.before", "log.after"])
+@pytest.mark.long
 def test_a_rejection_that_died_is_made_by_asking_again(shop: Shop, point: str) -> None:
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")

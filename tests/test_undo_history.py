@@ -48,6 +48,7 @@ def test_table_and_events_newest_first(tmp_path: Path, platform: Any) -> None:
 
 @pytest.mark.parametrize("asked", ["undo", "run"])
 @pytest.mark.parametrize("at", [1, 2], ids=["events", "table"])
+@pytest.mark.long
 def test_an_undo_that_died_between_the_two_commits(tmp_path: Path, pandas_platform: Any, asked: str, at: int) -> None:
     shop, runs, seen = lived(tmp_path, pandas_platform)
     assert shop.project.undo(runs[3], platform=pandas_platform).exit_code == 0

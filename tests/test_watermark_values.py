@@ -54,6 +54,7 @@ class Landing:
 # --- text --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long_on_spark
 def test_texts_whose_order_is_not_theirs_are_refused(tmp_path: Path, platform: Any) -> None:
     place = Landing(tmp_path, platform, "string")
     assert place.land(r1="08", r2="09").status == "success"

@@ -83,6 +83,7 @@ def content(home: Path) -> dict[str, Counter[tuple[str, ...]]]:
     }
 
 
+@pytest.mark.long
 def test_its_last_five_runs_can_be_taken_back_newest_first(
     cli: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_on_a_terminal_it_is_drawn_live_and_in_colour(shop: Path) -> None:
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # the cursor is back
 
 
+@pytest.mark.long
 def test_no_color_is_honoured(shop: Path) -> None:
     code, written = _on_a_terminal(["run"], shop, NO_COLOR="1")
     assert code == 0
@@ -133,6 +134,7 @@ def test_no_color_is_honoured(shop: Path) -> None:
     assert not any(f"\x1b[{n}m" in written for n in (1, 2, 31, 32, 33, 36))
 
 
+@pytest.mark.long
 def test_80_columns_are_enough(shop: Path) -> None:
     long = "gold_" + "long_" * 12 + "name"
     add(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
+from tests import effort
 
 from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow
 from strandline.engine.base import Platform
@@ -30,13 +30,21 @@ EXAMPLES = {"pandas": 25, "spark": 2}
 
 
 def for_all(
-    engine_name: str, cases: SearchStrategy[Any], share: float = 1.0, *, counts: Mapping[str, int] = EXAMPLES
+    engine_name: str,
+    cases: SearchStrategy[Any],
+    share: float = 1.0,
+    *,
+    counts: Mapping[str, int] = EXAMPLES,
+    least: int = 2,
 ) -> Callable[[Callable[[Any], None]], None]:
-    """Check a property now: with many examples in process, with few on Spark, where each costs seconds."""
-    factor = float(os.environ.get("STRANDLINE_EXAMPLES", "1"))
+    """Check a property now: with many examples in process, with few on Spark, where each costs seconds.
+
+    `make test` tries at least two: the first example that Hypothesis draws is mostly the simplest one there is.
+    """
 
     def check(holds: Callable[[Any], None]) -> None:
-        examples = max(1, round(counts[engine_name] * share * factor))
+        wanted = max(1, round(counts[engine_name] * share * max(1.0, effort.EXAMPLES)))
+        examples = max(min(wanted, least), round(wanted * min(1.0, effort.EXAMPLES)))
         settings(max_examples=examples)(given(cases)(holds))()
 
     return check

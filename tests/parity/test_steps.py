@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from decimal import Decimal
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
+from tests import effort
 from tests.parity.lab import for_all, lab
 from tests.parity.tables import HASHABLE, TYPES, tables, values
 
@@ -54,12 +54,12 @@ def test_deduplicate_keeps_the_same_row_whatever_the_order(engine_name: str, pla
             assert_same(found, expected)
 
 
-@pytest.mark.parametrize("zeros", [[0.0, -0.0], [-0.0, 0.0]])
-def test_deduplicate_prefers_zero_to_minus_zero(platform: Platform, zeros: list[float]) -> None:
+def test_deduplicate_prefers_zero_to_minus_zero(platform: Platform) -> None:
     """They are equal, and still every run must keep the same one."""
     columns = [("k", "int"), ("x", "double")]
-    found = through(platform, Frame(columns, [{"k": 1, "x": x} for x in zeros]), step("deduplicate", keys=["k"]))
-    assert_same(found, Frame(columns, [{"k": 1, "x": 0.0}]))
+    rows = [{"k": k, "x": x} for k, zeros in ((1, (0.0, -0.0)), (2, (-0.0, 0.0))) for x in zeros]
+    found = through(platform, Frame(columns, rows), step("deduplicate", keys=["k"]))
+    assert_same(found, Frame(columns, [{"k": 1, "x": 0.0}, {"k": 2, "x": 0.0}]))
 
 
 # --- hashes ------------------------------------------------------------------------------------------------
@@ -90,12 +90,14 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize("rows", DIFFERENT)
-def test_different_rows_have_different_hashes(platform: Platform, rows: tuple[dict[str, Any], ...]) -> None:
-    found = through(platform, Frame(ONE, list(rows)), step("generate_surrogate_key", columns=["a", "b"]))
-    assert len({row["_hash_key"] for row in found.rows}) == 2
+def test_different_rows_have_different_hashes(platform: Platform) -> None:
+    rows = [row for pair in DIFFERENT for row in pair]
+    found = through(platform, Frame(ONE, rows), step("generate_surrogate_key", columns=["a", "b"]))
+    hashes = {(row["a"], row["b"]): row["_hash_key"] for row in found.rows}
+    assert len(set(hashes.values())) == len(hashes) == len({tuple(row.values()) for row in rows})
 
 
+@pytest.mark.long_on_spark
 def test_a_hash_does_not_depend_on_the_width_of_an_integer(platform: Platform) -> None:
     rows = [{"a": 1, "b": 1, "c": Decimal("1.5"), "d": Decimal("1.5000")}]
     frame = Frame([("a", "tinyint"), ("b", "bigint"), ("c", "decimal(5,1)"), ("d", "decimal(38,4)")], rows)
@@ -104,6 +106,7 @@ def test_a_hash_does_not_depend_on_the_width_of_an_integer(platform: Platform) -
     assert row["c"] == row["d"] == oracle.key_hash([(Decimal("1.50"), "decimal(10,2)")])
 
 
+@pytest.mark.long_on_spark
 def test_floats_are_refused_in_hashes(platform: Platform) -> None:
     with pytest.raises(TransformError, match="no exact text to hash"):
         through(platform, Frame([("x", "double")], [{"x": 1.0}]), step("hash_columns", columns=["x"]))
@@ -243,7 +246,7 @@ def test_text_is_cast_by_one_grammar(engine_name: str, platform: Platform) -> No
         assert_same(
             through(platform, frame, step("cast", columns={"text": type_})), oracle.cast_columns(frame, {"text": type_})
         )
-        few = engine_name == "spark" and "STRANDLINE_EXAMPLES" not in os.environ  # each takes a while there
+        few = engine_name == "spark" and effort.EXAMPLES < 1  # each takes a while there
         for text in bad[::5] if few else bad:
             with pytest.raises(CastError) as refused:
                 through(platform, Frame([("text", "string")], [{"text": text}]), step("cast", columns={"text": type_}))
@@ -315,6 +318,7 @@ def test_select_drop_and_rename(engine_name: str, platform: Platform) -> None:
             assert_same(kept, oracle.rename(oracle.drop(frame, some), {frame.names[0]: name}))
 
 
+@pytest.mark.long_on_spark
 def test_a_column_with_blanks_can_be_renamed(platform: Platform) -> None:
     frame = Frame([("first name", "string"), ("a,b;(c)=d", "int")], [{"first name": "Zoë", "a,b;(c)=d": 1}])
     names = {"first name": "first_name", "a,b;(c)=d": "x"}
@@ -349,6 +353,7 @@ def plain(draw: DrawFn) -> Frame:
     return Frame(PLAIN, draw(st.lists(row, max_size=30)))
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize(("sql", "meaning"), CONDITIONS, ids=[c[0] for c in CONDITIONS])
 def test_filter_keeps_what_is_true(engine_name: str, platform: Platform, sql: str, meaning: Any) -> None:
     @for_all(engine_name, plain(), share=0.15)
@@ -356,6 +361,23 @@ def test_filter_keeps_what_is_true(engine_name: str, platform: Platform, sql: st
         assert_same(through(platform, frame, step("filter", condition=sql)), oracle.filter_(frame, meaning))
 
 
+def test_all_conditions_and_expressions_in_one_step(engine_name: str, platform: Platform) -> None:
+    """On Spark for `make test`: every expression as a column of one query, and a filter behind it."""
+    asked = [(type_, sql, meaning) for _, type_, sql, meaning in EXPRESSIONS]
+    asked += [("boolean", sql, meaning) for sql, meaning in CONDITIONS]
+    kept, keeps = CONDITIONS[4]
+
+    @for_all(engine_name, plain(), share=0.5)
+    def _(frame: Frame) -> None:
+        columns = {f"x{n}": sql for n, (_, sql, _) in enumerate(asked)}
+        found = through(platform, frame, step("derive", columns=columns), step("filter", condition=kept))
+        expected = frame
+        for n, (type_, _, meaning) in enumerate(asked):
+            expected = oracle.derive(expected, f"x{n}", type_, meaning)
+        assert_same(found, oracle.filter_(expected, keeps))
+
+
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize(("name", "type_", "sql", "meaning"), EXPRESSIONS, ids=[e[2] for e in EXPRESSIONS])
 def test_derive_adds_or_replaces_a_column(
     engine_name: str, platform: Platform, name: str, type_: str, sql: str, meaning: Any

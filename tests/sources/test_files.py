@@ -127,6 +127,7 @@ def test_no_file(tmp_path, platform):
         run(tmp_path, platform, {"path": "x/*.csv"})
 
 
+@pytest.mark.long_on_spark
 def test_names_that_differ_only_in_case(tmp_path, platform):
     land(tmp_path, a_csv="id,Id\n1,2\n")
     with pytest.raises(Exception, match="differ only in case") as caught:
@@ -192,6 +193,7 @@ def test_the_newest_file_says_the_columns_whatever_its_name(tmp_path, pandas_pla
     assert scanned(pandas_platform, source) == (["id", "name"], [], 0)
 
 
+@pytest.mark.long_on_spark
 def test_an_empty_new_file_is_a_quiet_day(tmp_path, platform):
     landed(tmp_path, "a.csv", "id,name\n1,a\n", NOON)
     landed(tmp_path, "b.csv", "", NOON + timedelta(hours=1))
@@ -199,6 +201,7 @@ def test_an_empty_new_file_is_a_quiet_day(tmp_path, platform):
     assert scanned(platform, source) == (["id", "name"], [], 0)
 
 
+@pytest.mark.long_on_spark
 def test_no_file_at_all_stays_an_error(tmp_path, platform):
     source = FileSource(tmp_path, "*.csv", "csv", since=NOON)
     assert listed(source) == []
@@ -207,6 +210,7 @@ def test_no_file_at_all_stays_an_error(tmp_path, platform):
         scanned(platform, source)
 
 
+@pytest.mark.long_on_spark
 def test_only_a_bad_line_of_what_was_read_is_named(tmp_path, platform):
     landed(tmp_path, "a.csv", "id,name\n1,a,x\n", NOON - timedelta(hours=1))
     landed(tmp_path, "b.csv", "id,name\n1,a,x\n", NOON)

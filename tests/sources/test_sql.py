@@ -136,6 +136,7 @@ def test_a_query_may_end_in_a_comment(tmp_path, shop, request, where, ending):
         assert connection.exec_driver_sql(statement).one()[1] == "ü😀 -- ; "
 
 
+@pytest.mark.long_on_spark
 def test_a_query_with_a_comment_is_read_and_compared(tmp_path, platform, shop):
     shop.execute("CREATE TABLE t (id INTEGER, name TEXT)")
     shop.executemany("INSERT INTO t VALUES (?, 'a')", [(1,), (2,)])

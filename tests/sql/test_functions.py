@@ -7,6 +7,7 @@ add it with an empty answer, run this on Spark, and copy what it says.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from strandline.testing.frames import spelled
 from strandline.testing.oracle import Frame
 
 ANSWERS = json.loads((Path(__file__).parent / "spark.json").read_text(encoding="utf-8"))
+
+
+def every(nth: int, asked: Iterable[str]) -> list[Any]:
+    """All of them; `make test` asks Spark every nth. The answers are its own, and `make long` asks for all of them."""
+    return [pytest.param(sql, marks=pytest.mark.long_on_spark if n % nth else []) for n, sql in enumerate(asked)]
 
 
 def answer(platform: Platform, sql: str) -> Frame:
@@ -47,7 +53,7 @@ def test_expressions_mean_what_spark_means(platform: Platform, chapter: str) -> 
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("sql", ANSWERS["queries"])
+@pytest.mark.parametrize("sql", every(6, ANSWERS["queries"]))
 def test_queries_mean_what_spark_means(platform: Platform, sql: str) -> None:
     found, expected = answer(platform, sql), ANSWERS["queries"][sql]
     assert [list(c) for c in found.columns] == expected["columns"]
@@ -111,7 +117,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("sql", ERRORS)
+@pytest.mark.parametrize("sql", every(4, ERRORS))
 def test_errors_are_errors_on_both_engines(platform: Platform, sql: str) -> None:
     """ANSI mode: neither a silent NULL nor infinity."""
     with pytest.raises(TransformError):
