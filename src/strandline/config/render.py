@@ -95,7 +95,9 @@ class Renderer:
         if name in self._open:
             raise RenderError(f"the vars {' → '.join([*self._open, name])} refer to each other in a circle")
         if len(self._open) >= MAX_CHAIN:
-            raise RenderError(f"more than {MAX_CHAIN} vars refer to each other in a row: this template becomes too large")
+            raise RenderError(
+                f"more than {MAX_CHAIN} vars refer to each other in a row: the template becomes too large"
+            )
         self._open.append(name)
         inside: list[Mistake] = []
         value = self.render(self._raw[name], (), inside)
