@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +30,10 @@ from strandline.loop import Loop
 from strandline.observer import Observer
 from strandline.plan.graph import Graph, build
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
-from strandline.retry import Checkpoint, Left, Retry, folder_of, kept, known, left
+from strandline.retry import Checkpoint, Left, Retry, downstream, folder_of, kept, left
 from strandline.run import Runner
 from strandline.schedule import STOPS
-from strandline.together import Together, with_others
+from strandline.together import Together
 from strandline.types import Clock
 
 if TYPE_CHECKING:
@@ -114,43 +115,49 @@ class StrandlineProject:
         return folder_of(self.store.folder, self.config.config.project)
 
     def _checkpoint(self, run_id: str, nodes: Sequence[str], **how: Any) -> Checkpoint:
-        """What a run is going to do, and how far its nodes had come before."""
-        before = known(nodes, self.store.all_control())
-        return Checkpoint(self._checkpoints, run_id, nodes, known=before, owner=staging.owner(), **how)
+        """What a run is going to do."""
+        return Checkpoint(self._checkpoints, run_id, nodes, owner=staging.owner(), **how)
 
-    def unfinished(self) -> Left:
-        """What runs have left and nobody has done since: what failed or was never reached, and what waits for it.
+    def leftovers(self) -> list[Left]:
+        """What each run that is over left, and no later run has worked on; the newest run first."""
+        busy = {run.run_id for run in self._busy()}
+        found = left(kept(self._checkpoints), self.store.runs(), self.store.all_control(), self.graph)
+        return [one for one in found if one.run.run_id not in busy]
 
-        An error when a run is still at work, an undo was left half-way, or what is left is of a plan, which only a
-        person can make again.
+    def unfinished(self) -> Left | None:
+        """What the last run did not bring to a good end, and what depends on it; None before the first run.
+
+        An error when a run is still at work, an undo was left half-way, the last run applied a plan, which only a
+        person can make again, or the last run kept no checkpoint.
         """
         for half in self.half_undone():
             raise UsageError(str(half), hint=half.hint)
-        there = kept(self._checkpoints)
-        for run in there.runs:
-            if not run.over and staging.alive(run.owner):
-                hint = "wait for its end, or stop it, and retry then"
-                raise UsageError(f"run {run.run_id} is still at work", hint=hint)
-        history = self.store.runs()
-        found = left(there, history, self.store.all_control(), self.graph)
-        found = with_others(found, self.graph, history)
-        if found.of_a_plan:
-            run, nodes = found.of_a_plan
-            raise UsageError(
-                f"run {run.run_id} applied a plan, and left: {', '.join(nodes)}",
-                hint=f'run them without a plan: strandline run --select "{", ".join(nodes)}"; or make a new plan',
-            )
-        return found
+        for run in self._busy():
+            raise UsageError(f"run {run.run_id} is still at work", hint="wait for its end, or stop it, and retry then")
+        last = next(iter(self.leftovers()), None)
+        if last is None and self.store.runs(1):
+            hint = "strandline status shows which nodes failed; run those"
+            raise UsageError("the last run kept no checkpoint, so what it left is not known", hint=hint)
+        if last and last.nodes and last.run.plan:
+            text = f"run {last.run.run_id} applied a plan, and left: {', '.join(last.nodes)}"
+            raise UsageError(text, hint=f"run them without a plan: {last.hint}; or make a new plan")
+        return last and replace(last, nodes=downstream(last.nodes, self.graph))
+
+    def _busy(self) -> list[Checkpoint]:
+        """The runs that processes of this machine are working on."""
+        return [r for r in kept(self._checkpoints) if not r.over and staging.alive(r.owner)]
 
     def retry(self, **how: Any) -> RunResult | None:
-        """Run what runs have left undone, each node as it was to be run; None when nothing is left."""
+        """Run what the last run left, each node as it was to be run; None when nothing is left."""
         found = self.unfinished()
+        if found is None or not found.nodes:
+            return None
         for name, run_id in found.approved.items():
             held = self._held  # read only where a person had approved
             rows = [row for row in held.by_node().get(name, []) if row.run_id == run_id]
             if rows and (refused := held.unapprovable(name, rows)):
                 raise refused
-        return self.run(exactly=found.nodes, approved=found.approved, **how) if found.nodes else None
+        return self.run(exactly=found.nodes, approved=found.approved, **how)
 
     def plan(
         self,
@@ -299,8 +306,7 @@ class StrandlineProject:
         """The batches of a run to take back, the last first; records are finished before, unless it is a dry run."""
         from strandline.undo import Undo
 
-        busy = [r for r in kept(self._checkpoints).runs if not r.over and staging.alive(r.owner)]
-        undo = Undo(run_id, self._jobs(), runner, self.graph, busy)
+        undo = Undo(run_id, self._jobs(), runner, self.graph, self._busy())
         return undo.foreseen() if dry_run else undo.settled(lambda job: self._settle(runner, [job], platform))
 
     def half_undone(self) -> list[HalfUndone]:

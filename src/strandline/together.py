@@ -6,20 +6,17 @@ A target that another runner holds takes nothing back: that runner has written i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from strandline.boundary import boundary, failed
 from strandline.config.load import Project
-from strandline.control.ledger import RunRow
 from strandline.engine.base import Platform
 from strandline.errors import RevertRefused, StrandlineError, TakenBack
 from strandline.job import Job
 from strandline.journal import log
-from strandline.plan.graph import Graph
 from strandline.result import NodeResult
-from strandline.retry import Left
 from strandline.run import Runner
 from strandline.types import Clock
 
@@ -79,22 +76,3 @@ class Together:
     def _job(self, name: str) -> Job:
         node = next(n for n in self.project.config.nodes if n.name == name)
         return Job(self.project, node, Clock(datetime.now(UTC)))
-
-
-def with_others(left: Left, graph: Graph, history: Sequence[RunRow]) -> Left:
-    """What runs have left, with the targets that were taken back because of it and that nobody has written since."""
-    newest: dict[str, RunRow] = {}
-    for row in history:  # the newest first
-        if row.recorded:
-            newest.setdefault(row.node, row)
-    by = dict(left.by)
-    nodes = set(left.nodes)
-    for names in graph.groups.values():
-        open_ = nodes & set(names)
-        runs = {r.run_id for r in history if r.node in open_ and r.status == "failed"}
-        run = next((by[n] for n in names if n in open_ and n in by), None)
-        runs |= {run.run_id} if run else set()
-        back = {n for n in set(names) - open_ if n in newest and newest[n].coverage.undoes in runs}
-        by |= dict.fromkeys(back, run) if run else {}
-        nodes |= back
-    return replace(left, nodes=[n for n in graph.order if n in nodes], by=by)

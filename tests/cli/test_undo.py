@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from tests.cli.conftest import FAILING, Call, add
 
 import strandline
-from strandline.retry import folder_of
 
 SHOP = ("--project-dir", "shop")
 
@@ -193,14 +191,21 @@ def test_a_retry_tells_of_held_deletes_as_a_run_does(cli: Call, held: str) -> No
 
 
 def test_nothing_to_retry_says_why(cli: Call, shop: Path) -> None:
+    assert "nothing to retry: no run yet" in cli("retry", *SHOP).out
     run = cli("run", *SHOP, "--json").json["run_id"]
     assert f"nothing to retry: run {run} came to its end" in cli("retry", *SHOP).out
-    project = strandline.load(shop)
-    folder = folder_of(project.store.folder, project.config.config.project)
-    facts = json.loads(next(folder.glob("*.json")).read_text())  # a run beside it, that came second
-    facts |= {"run_id": "second", "ended": {"gold_revenue": "fenced"}, "nodes": ["gold_revenue"], "number": 2}
-    (folder / f"{2:08d}-second.json").write_text(json.dumps(facts))
-    assert "nothing to retry: what run second left, others have done since" in cli("retry", *SHOP).out
+
+
+def test_status_names_what_older_runs_left(cli: Call, shop: Path) -> None:
+    add(shop, FAILING)
+    run = cli("run", *SHOP, "--json").json["run_id"]
+    nodes = ["gold_wrong", "gold_after"]
+    assert cli("status", *SHOP, "--json").json["left"] == [{"run_id": run, "nodes": nodes}]
+    assert "strandline retry" in cli("status", *SHOP).out
+    assert cli("run", *SHOP, "--select", "bronze_orders").code == 0
+    assert cli("status", *SHOP, "--json").json["left"] == [{"run_id": run, "nodes": nodes}]
+    assert 'strandline run --select "gold_wrong+, gold_after+"' in cli("status", *SHOP).out
+    assert "nothing to retry" in cli("retry", *SHOP).out
 
 
 def test_a_run_that_does_not_exist_is_undone_without_a_trace(cli: Call, shop: Path) -> None:

@@ -59,10 +59,22 @@ def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = Fa
         for undo in half:
             talk.answer(f"\n{undo}", failure=True)
             talk.answer(f"    → {undo.hint}", failure=True)
+        left = _tell_left(talk, project)
         gone = _tell_lost(talk, project)
-        facts = {"half_undone": [asdict(undo) for undo in half], "incomplete": gone}
+        facts = {"half_undone": [asdict(undo) for undo in half], "left": left, "incomplete": gone}
         talk.data({"project": project.config.config.project, "nodes": nodes, **facts})
         return 0
+
+
+def _tell_left(talk: Talk, project: StrandlineProject) -> list[dict[str, Any]]:
+    """Say what the last run left, which `retry` runs, and what older runs left, which it does not."""
+    runs = project.leftovers()
+    found = [left for left in runs if left.nodes]
+    for left in found:
+        retried = left is runs[0] and not left.run.plan
+        talk.answer(f"\nrun {left.run.run_id} left: {', '.join(left.nodes)}", failure=True)
+        talk.answer(f"    → {'strandline retry' if retried else left.hint}", failure=True)
+    return [{"run_id": left.run.run_id, "nodes": list(left.nodes)} for left in found]
 
 
 def _tell_lost(talk: Talk, project: StrandlineProject) -> list[str]:

@@ -14,7 +14,6 @@ from strandline.words import plural
 
 if TYPE_CHECKING:
     from strandline.result import UndoResult
-    from strandline.retry import Left
 
 Taken = Annotated[str, typer.Argument(metavar="RUN", help="The run to take back.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be put back; write nothing.")]
@@ -62,16 +61,14 @@ def retry(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
-    """Run what runs have left and none has done since: what failed or was never reached, and what waits for those."""
+    """Run again what failed or was not reached in the last run, and what depends on it."""
     with Talk(json, quiet, debug).guard() as talk:
         from strandline.cli.progress import Progress
 
         project = talk.load(project_dir, engine)
         left = project.unfinished()
-        if left.note:
-            talk.say(left.note)
-        if not left.nodes:
-            talk.answer(f"nothing to retry{_why(left)}")
+        if left is None or not left.nodes:
+            talk.answer(f"nothing to retry: {f'run {left.run.run_id} came to its end' if left else 'no run yet'}")
             talk.data({"run_id": None, "status": "success", "nodes": []})
             return 0
         began = time.monotonic()
@@ -82,11 +79,3 @@ def retry(
         runs.tell_holds(talk, project, result)
         talk.data(result.as_dict())
         return result.exit_code
-
-
-def _why(left: Left) -> str:
-    """Why there is nothing left of the newest run, if one is known."""
-    if left.last is None:
-        return ""
-    run = left.last.run_id
-    return f": what run {run} left, others have done since" if left.last.open else f": run {run} came to its end"
