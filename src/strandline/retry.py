@@ -19,6 +19,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from strandline.control import ledger
+from strandline.control.fence import counting
 from strandline.control.ledger import RECORDED, ControlRow, RunRow
 from strandline.errors import StrandlineError, UsageError
 from strandline.faults import point
@@ -115,12 +116,18 @@ class Checkpoint:
     def open(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
         """The nodes that failed here, were skipped, or were never reached.
 
-        A run that was killed may have recorded a batch without noting it here.
+        A run that died may have recorded a batch without noting it here.
         """
         done = {n for n, status in self.ended.items() if status in _DONE}
-        mine = [r for r in history if r.run_id == self.run_id and r.recorded]
-        recorded = {r.node for r in mine if r.batch <= _finished(r.node, control)}
-        return set(self.nodes) - done - (recorded - self.ended.keys())
+        return set(self.nodes) - done - self._recorded(history, control)
+
+    def _recorded(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
+        """The nodes whose newest batch of this run has a complete record and was not taken back."""
+        counts = counting(history)
+        mine = [r for r in history if r.run_id == self.run_id and (r.recorded or r.status == "failed")]
+        newest = {r.node: r for r in sorted(mine, key=lambda r: (r.batch, r.recorded))}
+        complete = [r for r in newest.values() if r.recorded and (r.run_id, r.node, r.batch) in counts]
+        return {r.node for r in complete if r.batch <= _finished(r.node, control)}
 
     def _write(self) -> None:
         facts = {
