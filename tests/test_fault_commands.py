@@ -97,7 +97,7 @@ COMMANDS = {
     "reject": Command(holding, "holds no deletes", {**RECORD, "reject.before": 2}),
     "retry": Command(failed, "", RUN),
     # once more to look at what the plan was made from, and its own rows
-    "follow": Command(planned, "StalePlan", {**LAND, **NOTED, "sweep.before": 4, "sweep.after": 4}),
+    "follow": Command(planned, "StalePlan", {**LAND, **NOTED, "sweep.before": 3, "sweep.after": 3}),
     "undo": Command(ran, "already undone", {**LAND, "undo.before": 2, "undo.after": 2}),
 }
 

@@ -235,7 +235,7 @@ def test_what_somebody_else_wrote_meanwhile_is_not_taken_back(shop: Shop) -> Non
     assert told["code"] == "revert_refused"
     assert "`n.silver` failed" in told["message"]
     assert "lake.log" in told["message"]
-    assert "is somebody else's" in told["message"]
+    assert "is another writer's" in told["message"]
     assert shop.rows("log") == shop.source() + Counter([(9, "theirs")])
 
 

@@ -207,7 +207,7 @@ def test_commits_of_others_and_vacuumed_files_are_in_the_way(shop: Shop) -> None
     with pytest.raises(UndoRefused, match=r"lake\.gold: 1 of the 1 files of version 0 are gone"):
         shop.undo(second)
     write_deltalake(place, DeltaTable(place).to_pyarrow_table(), mode="append")
-    with pytest.raises(UndoRefused, match=r"version \d+ is somebody else's \(WRITE\)"):
+    with pytest.raises(UndoRefused, match=r"version \d+ is another writer's \(WRITE\)"):
         shop.undo(second)
 
 

@@ -175,7 +175,7 @@ def _commits(t: Taking, version: int, past: Iterable[Commit], undone: set[tuple[
         if commit.version == version:
             seen = True
             if not mine:
-                who = f"run {record['run_id']}'s" if "run_id" in record else f"somebody else's ({commit.operation})"
+                who = f"run {record['run_id']}'s" if "run_id" in record else f"another writer's ({commit.operation})"
                 text = f"version {version} is {who}: the table was made anew since"
                 found.append(Obstacle(t.node, t.table, text, record.get("run_id")))
         if commit.version <= version or mine or not commit.moves_rows:
@@ -185,7 +185,9 @@ def _commits(t: Taking, version: int, past: Iterable[Commit], undone: set[tuple[
             if (run, node) not in undone and not Coverage.in_commit(record).undoes:
                 found.append(Obstacle(t.node, t.table, f"run {run} committed version {commit.version} later", run))
         elif commit.moves_rows:
-            found.append(Obstacle(t.node, t.table, f"version {commit.version} is somebody else's ({commit.operation})"))
+            found.append(
+                Obstacle(t.node, t.table, f"version {commit.version} is another writer's ({commit.operation})")
+            )
     if not seen:
         found.append(Obstacle(t.node, t.table, f"its log no longer knows version {version}"))
     return found
