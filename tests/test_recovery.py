@@ -498,7 +498,8 @@ def test_retry_does_not_repeat_what_another_runner_has_done_meanwhile(tmp_path: 
     def overtaken(name: str, node: str | None) -> None:
         if (name, node) == ("commit.before", "a") and not others:
             there = set(loaded._checkpoints.iterdir())
-            others.append(project(tmp_path, "append").run("a", platform=pandas_platform, check=True))
+            others.append("begins here, and does not call for a third")
+            project(tmp_path, "append").run("a", platform=pandas_platform, check=True)
             for file in set(loaded._checkpoints.iterdir()) - there:
                 file.unlink()  # as if it had begun on another machine: the last run is the loser
 
