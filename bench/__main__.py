@@ -23,7 +23,12 @@ KINDS = {
 }
 DELETES = ("snapshot_diff", "sql_compare", "watermark_window")
 HISTORY = ("feed", "scd2")
-ALONE = ("quiet", "versions", "bronze", "recovery")  # nobody to race against: these have a limit to keep
+ALONE = (
+    "quiet",
+    "versions",
+    "bronze",
+    "recovery",
+)  # nobody to race against: these have a limit to keep
 
 
 def main() -> None:
@@ -33,7 +38,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["spark", "pandas"])
     parser.add_argument("--workload", choices=[*KINDS, *DELETES, *HISTORY, *ALONE], nargs="+")
-    parser.add_argument("--no-feed", action="store_true", help="tables without a change feed, as the plain MERGE has")
+    parser.add_argument(
+        "--no-feed",
+        action="store_true",
+        help="tables without a change feed, as the plain MERGE has",
+    )
     parser.add_argument("--bronze-rows", type=int, default=10_000_000)
     parser.add_argument("--data", type=Path, help="keep what was made here, for the next time")
     parser.add_argument("--json", action="store_true")
@@ -53,7 +62,9 @@ def _all(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     if args.only != "spark":
         _in_process(folder, data, args, report)
     alone = ("quiet", "versions", "recovery")
-    if args.only != "pandas" and (not args.workload or _wanted(args, *KINDS, *DELETES, *HISTORY, *alone)):
+    if args.only != "pandas" and (
+        not args.workload or _wanted(args, *KINDS, *DELETES, *HISTORY, *alone)
+    ):
         _spark(folder, data, args, report)
     if not args.workload or _wanted(args, "bronze"):
         from bench import bronze
@@ -69,7 +80,9 @@ def _in_process(folder: Path, data: Path, args: argparse.Namespace, report: dict
     gauge = Gauge(lambda: 0, {"python": os.getpid()})
     for rows, shape in _sizes(args):
         for kind in _kinds(args):
-            racers = in_process.contestants(folder / f"local-{shape}-{rows}", data / f"{shape}-{rows}", kind)
+            racers = in_process.contestants(
+                folder / f"local-{shape}-{rows}", data / f"{shape}-{rows}", kind
+            )
             _one(report, args, f"in process, {rows:,} {shape} rows, {KINDS[kind]}", racers, gauge)
         if not args.workload or "recovery" in args.workload:
             from strandline.engine.local.workspace import LocalPlatform
@@ -127,17 +140,26 @@ def _spark(folder: Path, data: Path, args: argparse.Namespace, report: dict[str,
         platform.close()
 
 
-def _many_versions(folder: Path, args: argparse.Namespace, report: dict[str, Any], platform: Any) -> None:
+def _many_versions(
+    folder: Path, args: argparse.Namespace, report: dict[str, Any], platform: Any
+) -> None:
     from bench import history
 
     found = history.many_versions(folder, platform, rounds=args.rounds)
     report["versions"] = found
-    told = ", ".join(f"{n} version{'s' if n > 1 else ''} a key: {s:.2f} s" for n, s in found.items())
+    told = ", ".join(
+        f"{n} version{'s' if n > 1 else ''} a key: {s:.2f} s" for n, s in found.items()
+    )
     _say(args, f"the same change of 200 keys in a dimension of 20,000 keys: {told}\n")
 
 
 def _more(
-    folder: Path, data: Path, args: argparse.Namespace, report: dict[str, Any], platform: Any, gauge: Gauge
+    folder: Path,
+    data: Path,
+    args: argparse.Namespace,
+    report: dict[str, Any],
+    platform: Any,
+    gauge: Gauge,
 ) -> None:
     """The workloads with data of their own: deletes that nobody announced, feeds and histories."""
     from bench import deletes, history
@@ -145,9 +167,17 @@ def _more(
     for module in (deletes, history):
         for kind in (k for k in module.KINDS if not args.workload or k in args.workload):
             module.make(data)
-            racers = module.contestants(folder / f"{kind}-{data.name}", data, kind, platform, platform.session)
+            racers = module.contestants(
+                folder / f"{kind}-{data.name}", data, kind, platform, platform.session
+            )
             shape, rows = data.name.split("-")
-            _one(report, args, f"Spark, {int(rows):,} {shape} rows, {module.KINDS[kind]}", racers, gauge)
+            _one(
+                report,
+                args,
+                f"Spark, {int(rows):,} {shape} rows, {module.KINDS[kind]}",
+                racers,
+                gauge,
+            )
 
 
 def _recovery(report: dict[str, Any], args: argparse.Namespace, title: str, ours: Ours) -> None:
@@ -159,7 +189,13 @@ def _recovery(report: dict[str, Any], args: argparse.Namespace, title: str, ours
     _say(args, recovery.markdown(title, found))
 
 
-def _one(report: dict[str, Any], args: argparse.Namespace, title: str, racers: list[Contestant], gauge: Gauge) -> None:
+def _one(
+    report: dict[str, Any],
+    args: argparse.Namespace,
+    title: str,
+    racers: list[Contestant],
+    gauge: Gauge,
+) -> None:
     print(f"… {title}", file=sys.stderr)
     race(racers, args.rounds, gauge)
     rows = summary(racers)

@@ -33,7 +33,9 @@ def make(folder: Path, rows: int) -> None:
     with duckdb.connect() as con:
         con.execute("SET enable_progress_bar = false")
         day = "DATE '2020-01-01' + (i % 1000)::INTEGER AS day"
-        con.execute(f"COPY (SELECT {values}, {day} FROM range({rows}) t(i)) TO '{folder}/rows.csv' (HEADER)")
+        con.execute(
+            f"COPY (SELECT {values}, {day} FROM range({rows}) t(i)) TO '{folder}/rows.csv' (HEADER)"
+        )
     db = sqlite3.connect(folder / "rows.db")
     db.execute("PRAGMA journal_mode = OFF")
     db.execute("CREATE TABLE rows (id INTEGER, name TEXT, email TEXT, quantity INTEGER, day DATE)")
@@ -58,7 +60,9 @@ def measure(data: Path, rows: int, only: str | None) -> list[dict[str, Any]]:
                 done = subprocess.run(command, capture_output=True, check=False, text=True)
                 if done.returncode:
                     raise SystemExit(done.stderr)
-                found.append({"engine": engine, "source": source, "mode": mode, **json.loads(done.stdout)})
+                found.append(
+                    {"engine": engine, "source": source, "mode": mode, **json.loads(done.stdout)}
+                )
     return found
 
 
@@ -86,7 +90,11 @@ def _load(engine: str, source: str, mode: str, data: Path) -> dict[str, Any]:
     read = {"connection": "data", "path": "rows.csv", "format": "csv"}
     if source == "sql":
         read = {"connection": "db", "table": "rows"}
-    node = {"name": "n", "read": read, "write": {"connection": "lake", "table": "rows", "mode": mode}}
+    node = {
+        "name": "n",
+        "read": read,
+        "write": {"connection": "lake", "table": "rows", "mode": mode},
+    }
     connections = {
         "data": {"type": "files", "path": str(data)},
         "db": {"type": "sql", "url": f"sqlite:///{data / 'rows.db'}"},

@@ -41,7 +41,9 @@ def hand_merge(spark: SparkSession, source: Path, target: Path) -> None:
     if rows.groupBy("id").count().where("count > 1").limit(1).count():
         raise ValueError("duplicate keys")
     old = spark.read.format("delta").load(str(target)).select("id", f.col(HASH).alias("old"))
-    changed = rows.join(old, "id", "left").where(f"old IS NULL OR old <> {HASH}").drop("old").persist()
+    changed = (
+        rows.join(old, "id", "left").where(f"old IS NULL OR old <> {HASH}").drop("old").persist()
+    )
     low, high, count = changed.agg(f.min("id"), f.max("id"), f.count("*")).first()
     if count:
         on = f"t.id = s.id AND t.id BETWEEN {low} AND {high}"

@@ -58,6 +58,10 @@ def _copy(con: duckdb.DuckDBPyConnection, folder: Path, query: str, rows: int) -
     """Files of about equal size, none of them tiny; the rows of a batch lie in all files of the table."""
     folder.mkdir(exist_ok=True)
     files = max(1, min(FILES, rows // 10_000))
-    con.execute(f"CREATE OR REPLACE TEMP TABLE made AS SELECT *, id % {files} AS file FROM ({query})")
+    con.execute(
+        f"CREATE OR REPLACE TEMP TABLE made AS SELECT *, id % {files} AS file FROM ({query})"
+    )
     for n in range(files):
-        con.execute(f"COPY (SELECT * EXCLUDE file FROM made WHERE file = {n}) TO '{folder}/part-{n:03}.parquet'")
+        con.execute(
+            f"COPY (SELECT * EXCLUDE file FROM made WHERE file = {n}) TO '{folder}/part-{n:03}.parquet'"
+        )

@@ -37,12 +37,19 @@ def make(folder: Path) -> None:
     con, rows = duckdb.connect(), count(folder)
     con.execute("SET TimeZone = 'UTC'")
     # the newest row stays, so that the mark does not move
-    last = con.sql(f"SELECT max(updated_at)::VARCHAR FROM '{folder}/full/*.parquet'").fetchall()[0][0]
+    last = con.sql(f"SELECT max(updated_at)::VARCHAR FROM '{folder}/full/*.parquet'").fetchall()[0][
+        0
+    ]
     gone = f"id % 199 = 0 AND updated_at < TIMESTAMPTZ '{last}'"
-    for name, where in (("rest", f"NOT ({gone})"), ("few", f"NOT ({gone}) AND id % {rows // 1000 + 1} = 1")):
+    for name, where in (
+        ("rest", f"NOT ({gone})"),
+        ("few", f"NOT ({gone}) AND id % {rows // 1000 + 1} = 1"),
+    ):
         (folder / name).mkdir(exist_ok=True)
         for file in sorted((folder / "full").glob("*.parquet")):
-            con.execute(f"COPY (SELECT * FROM '{file}' WHERE {where}) TO '{folder / name / file.name}'")
+            con.execute(
+                f"COPY (SELECT * FROM '{file}' WHERE {where}) TO '{folder / name / file.name}'"
+            )
     with sqlite3.connect(folder / "making.db") as live:
         live.execute("CREATE TABLE live (id BIGINT PRIMARY KEY)")
         keys = con.sql(f"SELECT id FROM '{folder}/rest/*.parquet'").fetchall()
@@ -50,7 +57,9 @@ def make(folder: Path) -> None:
     (folder / "making.db").replace(folder / "live.db")
 
 
-def contestants(work: Path, data: Path, kind: str, platform: Platform, spark: SparkSession) -> list[Contestant]:
+def contestants(
+    work: Path, data: Path, kind: str, platform: Platform, spark: SparkSession
+) -> list[Contestant]:
     """Ours and a script by hand."""
     rows = count(data)
     ours = _Ours(work / "ours", data, rows, kind, platform)
@@ -69,7 +78,9 @@ def contestants(work: Path, data: Path, kind: str, platform: Platform, spark: Sp
         "watermark_window": lambda: _by_window(spark, data / "rest", place, low),
     }
     return [
-        Contestant("strandline", ours.reset, ours.run, lambda: _fingerprint(spark, ours.table), ours.folder),
+        Contestant(
+            "strandline", ours.reset, ours.run, lambda: _fingerprint(spark, ours.table), ours.folder
+        ),
         Contestant("by hand", reset, scripts[kind], lambda: _fingerprint(spark, place), place),
     ]
 
@@ -117,7 +128,11 @@ class _Ours:
         read: dict[str, Any] = {"connection": "files", "path": "current/*.parquet"}
         params: dict[str, Any] = {"mode": self.kind, "keys": ["id"]}
         if self.kind == "watermark_window":
-            read["incremental"] = {"mode": "stateful", "column": "updated_at", "watermark_lag": self.lag}
+            read["incremental"] = {
+                "mode": "stateful",
+                "column": "updated_at",
+                "watermark_lag": self.lag,
+            }
         if self.kind == "sql_compare":
             params |= {"source_connection": "live", "source_table": "live"}
         node: dict[str, Any] = {
@@ -126,7 +141,9 @@ class _Ours:
             "transform": {"steps": [{"operation": "detect_deletes", "params": params}]},
             "write": {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]},
         }
-        if loading and self.kind == "sql_compare":  # the live source lacks the keys already: they must come alive first
+        if (
+            loading and self.kind == "sql_compare"
+        ):  # the live source lacks the keys already: they must come alive first
             del node["transform"]
             node["write"] = {**node["write"], "delete_strategy": "soft"}
         live = {"type": "sql", "url": f"sqlite:///{self.data / 'live.db'}"}
@@ -153,32 +170,60 @@ def _by_snapshot(spark: SparkSession, source: Path, target: Path) -> None:
     _unique(rows)
     old = _living(spark, target)
     both = rows.withColumn("come", f.lit(True)).join(old, "id", "full")
-    changed = both.where(f"(come AND (old IS NULL OR old <> {HASH})) OR (come IS NULL AND NOT dead)")
+    changed = both.where(
+        f"(come AND (old IS NULL OR old <> {HASH})) OR (come IS NULL AND NOT dead)"
+    )
     _merge(spark, changed.withColumn(FLAG, f.expr("come IS NULL")), target)
 
 
 def _by_source(spark: SparkSession, data: Path, target: Path) -> None:
     rows = hashed(spark.read.parquet(str(data / "few")))
     _unique(rows)
-    live = spark.read.format("jdbc").option("url", f"jdbc:sqlite:{data / 'live.db'}").option("fetchsize", "10000")
-    keys = live.option("query", "SELECT id FROM live").option("driver", "org.sqlite.JDBC").load().persist()
+    live = (
+        spark.read.format("jdbc")
+        .option("url", f"jdbc:sqlite:{data / 'live.db'}")
+        .option("fetchsize", "10000")
+    )
+    keys = (
+        live.option("query", "SELECT id FROM live")
+        .option("driver", "org.sqlite.JDBC")
+        .load()
+        .persist()
+    )
     if not keys.take(1):
         raise ValueError("the source is empty")
     old = _living(spark, target)
-    gone = old.where("NOT dead").join(keys, "id", "left_anti").select("id").withColumn(FLAG, f.lit(True))
-    new = rows.join(old, "id", "left").where(f"old IS NULL OR old <> {HASH}").withColumn(FLAG, f.lit(False))
+    gone = (
+        old.where("NOT dead")
+        .join(keys, "id", "left_anti")
+        .select("id")
+        .withColumn(FLAG, f.lit(True))
+    )
+    new = (
+        rows.join(old, "id", "left")
+        .where(f"old IS NULL OR old <> {HASH}")
+        .withColumn(FLAG, f.lit(False))
+    )
     _merge(spark, new.unionByName(gone, allowMissingColumns=True), target)
     keys.unpersist()
 
 
 def _by_window(spark: SparkSession, source: Path, target: Path, low: str) -> None:
-    rows = hashed(spark.read.parquet(str(source)).where(f"updated_at >= timestamp'{low}Z'")).persist()
+    rows = hashed(
+        spark.read.parquet(str(source)).where(f"updated_at >= timestamp'{low}Z'")
+    ).persist()
     _unique(rows)
     high = rows.agg(f.max("updated_at")).first()[0]
     old = _living(spark, target, "updated_at AS seen_at")
-    inside = old.where(f"NOT dead AND seen_at >= timestamp'{low}Z' AND seen_at <= timestamp'{high}'")
+    inside = old.where(
+        f"NOT dead AND seen_at >= timestamp'{low}Z' AND seen_at <= timestamp'{high}'"
+    )
     gone = inside.join(rows, "id", "left_anti").select("id").withColumn(FLAG, f.lit(True))
-    new = rows.join(old, "id", "left").where(f"old IS NULL OR old <> {HASH}").withColumn(FLAG, f.lit(False))
+    new = (
+        rows.join(old, "id", "left")
+        .where(f"old IS NULL OR old <> {HASH}")
+        .withColumn(FLAG, f.lit(False))
+    )
     _merge(spark, new.unionByName(gone, allowMissingColumns=True), target)
     rows.unpersist()
 
@@ -190,15 +235,21 @@ def _living(spark: SparkSession, target: Path, *more: str) -> DataFrame:
 
 def _merge(spark: SparkSession, changed: DataFrame, target: Path) -> None:
     """Judge, then one MERGE of what changed and what is gone."""
-    now = f.lit(datetime.now(UTC))  # one literal: with a clock in it, nobody finds what was persisted
+    now = f.lit(
+        datetime.now(UTC)
+    )  # one literal: with a clock in it, nobody finds what was persisted
     changed = changed.select(*COLUMNS, HASH, FLAG).withColumn(SEEN, now).persist()
-    low, high, count, gone = changed.agg(f.min("id"), f.max("id"), f.count("*"), f.sum(f.col(FLAG).cast("int"))).first()  # type: ignore[misc]
+    low, high, count, gone = changed.agg(
+        f.min("id"), f.max("id"), f.count("*"), f.sum(f.col(FLAG).cast("int"))
+    ).first()  # type: ignore[misc]
     table = DeltaTable.forPath(spark, str(target))
     alive = spark.read.format("delta").load(str(target)).where(f"NOT {FLAG}").count() if gone else 0
     if gone and gone / alive > 0.5:
         raise ValueError("too many deletes")
     if count:
-        merge = table.alias("t").merge(changed.alias("s"), f"t.id = s.id AND t.id BETWEEN {low} AND {high}")
+        merge = table.alias("t").merge(
+            changed.alias("s"), f"t.id = s.id AND t.id BETWEEN {low} AND {high}"
+        )
         merge = merge.whenMatchedUpdate(f"s.{FLAG}", {FLAG: f.lit(True), SEEN: f.col(f"s.{SEEN}")})
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
     changed.unpersist()

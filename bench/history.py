@@ -38,11 +38,15 @@ def make(folder: Path) -> None:
     rows = f"SELECT * REPLACE (name || ' new' AS name, updated_at + to_days({day}) AS updated_at)"
     made = folder / "making-versions"
     made.mkdir(exist_ok=True)
-    con.execute(f"COPY ({rows} FROM '{folder}/full/*.parquet' WHERE id % 101 = 0) TO '{made}/part.parquet'")
+    con.execute(
+        f"COPY ({rows} FROM '{folder}/full/*.parquet' WHERE id % 101 = 0) TO '{made}/part.parquet'"
+    )
     made.rename(folder / "versions")
 
 
-def contestants(work: Path, data: Path, kind: str, platform: Platform, spark: SparkSession) -> list[Contestant]:
+def contestants(
+    work: Path, data: Path, kind: str, platform: Platform, spark: SparkSession
+) -> list[Contestant]:
     """Ours and a script by hand."""
     ours, place = _Ours(work / "ours", data, kind, platform, spark), work / "by-hand"
     loaded = work / f"by-hand-{kind}-loaded"
@@ -59,7 +63,9 @@ def contestants(work: Path, data: Path, kind: str, platform: Platform, spark: Sp
     }
     result = _fingerprint if kind == "feed" else _intervals
     return [
-        Contestant("strandline", ours.reset, ours.run, lambda: result(spark, ours.table), ours.folder),
+        Contestant(
+            "strandline", ours.reset, ours.run, lambda: result(spark, ours.table), ours.folder
+        ),
         Contestant("by hand", reset, scripts[kind], lambda: result(spark, place / "t"), place),
     ]
 
@@ -67,8 +73,16 @@ def contestants(work: Path, data: Path, kind: str, platform: Platform, spark: Sp
 class _Ours:
     """A node that follows a feed, or keeps a history; loaded once and put back before each round."""
 
-    def __init__(self, folder: Path, data: Path, kind: str, platform: Platform, spark: SparkSession) -> None:
-        self.folder, self.data, self.kind, self.platform, self.spark = folder, data, kind, platform, spark
+    def __init__(
+        self, folder: Path, data: Path, kind: str, platform: Platform, spark: SparkSession
+    ) -> None:
+        self.folder, self.data, self.kind, self.platform, self.spark = (
+            folder,
+            data,
+            kind,
+            platform,
+            spark,
+        )
         self.table = folder / "lake" / "t"
         self.loaded = folder.with_name(f"{folder.name}-{kind}-loaded")
 
@@ -91,16 +105,29 @@ class _Ours:
         self.project.run(platform=self.platform, check=True)
 
     def _project(self, files: str) -> StrandlineProject:
-        read: dict[str, Any] = {"connection": "lake", "table": "src", "incremental": {"mode": "cdf"}}
-        write: dict[str, Any] = {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]}
+        read: dict[str, Any] = {
+            "connection": "lake",
+            "table": "src",
+            "incremental": {"mode": "cdf"},
+        }
+        write: dict[str, Any] = {
+            "connection": "lake",
+            "table": "t",
+            "mode": "upsert",
+            "keys": ["id"],
+        }
         if self.kind == "scd2":
             read = {"connection": "data", "format": "parquet", "path": f"{files}/*.parquet"}
             write |= {"mode": "scd2", "effective_at": "updated_at"}
         node = {"name": "t", "read": read, "write": write}
-        return make_project(self.folder, [node], connections={"data": {"type": "files", "path": str(self.data)}})
+        return make_project(
+            self.folder, [node], connections={"data": {"type": "files", "path": str(self.data)}}
+        )
 
 
-def many_versions(work: Path, platform: Platform, keys: int = 20_000, rounds: int = 3) -> dict[int, float]:
+def many_versions(
+    work: Path, platform: Platform, keys: int = 20_000, rounds: int = 3
+) -> dict[int, float]:
     """The same change of 1 % of the keys, in dimensions with few and with many versions of each: seconds."""
     found = {}
     for versions in VERSIONS:
@@ -111,7 +138,13 @@ def many_versions(work: Path, platform: Platform, keys: int = 20_000, rounds: in
         node = {
             "name": "t",
             "read": {"connection": "files", "path": "rows.parquet"},
-            "write": {"connection": "lake", "table": "t", "mode": "scd2", "keys": ["id"], "effective_at": "at"},
+            "write": {
+                "connection": "lake",
+                "table": "t",
+                "mode": "scd2",
+                "keys": ["id"],
+                "effective_at": "at",
+            },
         }
         project = make_project(home, [node])
         project.run(platform=platform, check=True)
@@ -139,12 +172,18 @@ def _chains(file: Path, keys: int, versions: int, after: int = 0) -> None:
 def _load(spark: SparkSession, data: Path, place: Path, kind: str) -> None:
     if kind == "feed":
         _source(spark, data, place / "src")
-        rows = spark.read.format("delta").load(str(place / "src")).withColumn("_is_deleted", f.lit(False))
+        rows = (
+            spark.read.format("delta")
+            .load(str(place / "src"))
+            .withColumn("_is_deleted", f.lit(False))
+        )
         _vectors(rows).option("delta.enableChangeDataFeed", "true").save(str(place / "t"))
         _change(spark, place / "src")
         return
     rows = hashed(spark.read.parquet(str(data / "full")))
-    rows = rows.selectExpr("*", "updated_at AS valid_from", "CAST(NULL AS TIMESTAMP) AS valid_to", "true AS is_current")
+    rows = rows.selectExpr(
+        "*", "updated_at AS valid_from", "CAST(NULL AS TIMESTAMP) AS valid_to", "true AS is_current"
+    )
     _vectors(rows).save(str(place / "t"))
 
 
@@ -164,23 +203,40 @@ def _change(spark: SparkSession, place: Path) -> None:
 
 def _follow(spark: SparkSession, source: Path, target: Path) -> None:
     """The newest change of every key since the first version, merged; what was deleted is flagged."""
-    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1).load(str(source))
+    feed = (
+        spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", 1)
+        .load(str(source))
+    )
     newest = Window.partitionBy("id").orderBy(f.desc("_commit_version"))
-    feed = feed.where("_change_type <> 'update_preimage'").withColumn("n", f.row_number().over(newest))
-    changed = feed.where("n = 1").select(*COLUMNS, (f.col("_change_type") == "delete").alias("gone")).persist()
+    feed = feed.where("_change_type <> 'update_preimage'").withColumn(
+        "n", f.row_number().over(newest)
+    )
+    changed = (
+        feed.where("n = 1")
+        .select(*COLUMNS, (f.col("_change_type") == "delete").alias("gone"))
+        .persist()
+    )
     low, high, count = changed.agg(f.min("id"), f.max("id"), f.count("*")).first()  # type: ignore[misc]
     if count:
         on = f"t.id = s.id AND t.id BETWEEN {low} AND {high}"
         values = {c: f"s.{c}" for c in COLUMNS} | {"_is_deleted": "false"}
         merge = DeltaTable.forPath(spark, str(target)).alias("t").merge(changed.alias("s"), on)
-        merge = merge.whenMatchedUpdate("s.gone", {"_is_deleted": "true"}).whenMatchedUpdate(set=values)
+        merge = merge.whenMatchedUpdate("s.gone", {"_is_deleted": "true"}).whenMatchedUpdate(
+            set=values
+        )
         merge.whenNotMatchedInsert("NOT s.gone", values).execute()
     changed.unpersist()
 
 
 def _versions(spark: SparkSession, source: Path, target: Path) -> None:
     """The chains of the keys that come, from their versions and the new rows; merged where they differ."""
-    come = hashed(spark.read.parquet(str(source))).withColumn("valid_from", f.col("updated_at")).persist()
+    come = (
+        hashed(spark.read.parquet(str(source)))
+        .withColumn("valid_from", f.col("updated_at"))
+        .persist()
+    )
     table = spark.read.format("delta").load(str(target))
     old = table.join(f.broadcast(come.select("id").distinct()), "id", "left_semi").persist()
     line = Window.partitionBy("id").orderBy("valid_from")
@@ -206,12 +262,18 @@ def _fingerprint(spark: SparkSession, place: Path) -> tuple[object, ...]:
     """Count and an order-free sum over the living rows."""
     rows = spark.read.format("delta").load(str(place))
     rows = rows.where("NOT _is_deleted") if "_is_deleted" in rows.columns else rows
-    return tuple(rows.agg(f.count("*"), f.sum(f.xxhash64(*COLUMNS).cast("decimal(38,0)"))).first() or ())
+    return tuple(
+        rows.agg(f.count("*"), f.sum(f.xxhash64(*COLUMNS).cast("decimal(38,0)"))).first() or ()
+    )
 
 
 def _intervals(spark: SparkSession, place: Path) -> tuple[object, ...]:
     """Count and an order-free sum over all versions with their intervals."""
     rows = spark.read.format("delta").load(str(place))
-    rows = rows.withColumnsRenamed({"_valid_from": "valid_from", "_valid_to": "valid_to", "_is_current": "is_current"})
+    rows = rows.withColumnsRenamed(
+        {"_valid_from": "valid_from", "_valid_to": "valid_to", "_is_current": "is_current"}
+    )
     names = [*COLUMNS, "valid_from", "valid_to", "is_current"]
-    return tuple(rows.agg(f.count("*"), f.sum(f.xxhash64(*names).cast("decimal(38,0)"))).first() or ())
+    return tuple(
+        rows.agg(f.count("*"), f.sum(f.xxhash64(*names).cast("decimal(38,0)"))).first() or ()
+    )

@@ -20,7 +20,9 @@ def fingerprint(place: Path) -> tuple[object, ...]:
     """Count and an order-free sum over all rows."""
     rows = delta_rows(DeltaTable(place)).select(list(COLUMNS))  # noqa: F841 – DuckDB finds it by name
     columns = ", ".join(f"{c}::VARCHAR" for c in COLUMNS)
-    return duckdb.sql(f"SELECT count(*), sum(hash(concat_ws('|', {columns}))::HUGEINT) FROM rows").fetchall()[0]
+    return duckdb.sql(
+        f"SELECT count(*), sum(hash(concat_ws('|', {columns}))::HUGEINT) FROM rows"
+    ).fetchall()[0]
 
 
 def load(source: Path, target: Path) -> None:
@@ -53,6 +55,12 @@ def contestants(work: Path, data: Path, kind: str) -> list[Contestant]:
         load(data / "full", plain) if kind == "load" else merge("batch")
 
     return [
-        Contestant("strandline", lambda: ours.reset(kind), ours.run, lambda: fingerprint(ours.table), ours.folder),
+        Contestant(
+            "strandline",
+            lambda: ours.reset(kind),
+            ours.run,
+            lambda: fingerprint(ours.table),
+            ours.folder,
+        ),
         Contestant("deltalake merge", plain_reset, timed, lambda: fingerprint(plain), plain),
     ]

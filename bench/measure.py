@@ -38,7 +38,9 @@ class Gauge:
 
     def reset(self) -> None:
         for pid in self.processes.values():
-            Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak starts again at what is resident now
+            Path(f"/proc/{pid}/clear_refs").write_text(
+                "5"
+            )  # the peak starts again at what is resident now
 
     def peaks(self) -> dict[str, float]:
         return {name: peak_memory(pid) for name, pid in self.processes.items()}
@@ -112,10 +114,14 @@ def markdown(title: str, rows: list[Mapping[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for r in rows:
-        ratio = "1" if r is rows[0] else f"{r['ratio']:.2f} ({r['ratio_min']:.2f}–{r['ratio_max']:.2f})"
+        ratio = (
+            "1" if r is rows[0] else f"{r['ratio']:.2f} ({r['ratio_min']:.2f}–{r['ratio_max']:.2f})"
+        )
         span = f"{r['median_s']:.2f} ({r['min_s']:.2f}–{r['max_s']:.2f})"
         peaks = ", ".join(f"{name} {mb:.0f}" for name, mb in r["peak_mb"].items())
-        lines.append(f"| {r['name']} | {span} | {ratio} | {r['jobs']} | {r['mb_written']} | {peaks} |")
+        lines.append(
+            f"| {r['name']} | {span} | {ratio} | {r['jobs']} | {r['mb_written']} | {peaks} |"
+        )
     return "\n".join(lines) + "\n"
 
 

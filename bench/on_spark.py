@@ -26,7 +26,11 @@ def contestants(
     ours = Ours(work / "ours", data, platform, to_lake, feed=feed)
     found = [
         Contestant(
-            "strandline", lambda: ours.reset(kind), ours.run, lambda: fingerprint(spark, ours.table), ours.folder
+            "strandline",
+            lambda: ours.reset(kind),
+            ours.run,
+            lambda: fingerprint(spark, ours.table),
+            ours.folder,
         )
     ]
     for name, load, merge in (
@@ -71,7 +75,9 @@ def fingerprint(spark: SparkSession, place: Path) -> tuple[object, ...]:
     return tuple(rows.agg(f.count("*"), total).first() or ())
 
 
-def quiet_nodes(work: Path, platform: Platform, gauge: Gauge, count: int = 20) -> tuple[list[float], int]:
+def quiet_nodes(
+    work: Path, platform: Platform, gauge: Gauge, count: int = 20
+) -> tuple[list[float], int]:
     """`count` small nodes that read a lake table in which nothing is new: the seconds of each, and all their jobs."""
     shutil.rmtree(work, ignore_errors=True)
     (work / "landing").mkdir(parents=True)

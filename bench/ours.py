@@ -19,9 +19,21 @@ class Ours:
     """One upsert node that reads Parquet files, or for `nothing` the lake table of last time."""
 
     def __init__(
-        self, folder: Path, data: Path, platform: Platform, to_lake: Callable[[Path, Path], None], *, feed: bool = True
+        self,
+        folder: Path,
+        data: Path,
+        platform: Platform,
+        to_lake: Callable[[Path, Path], None],
+        *,
+        feed: bool = True,
     ) -> None:
-        self.folder, self.data, self.platform, self.to_lake, self.feed = folder, data, platform, to_lake, feed
+        self.folder, self.data, self.platform, self.to_lake, self.feed = (
+            folder,
+            data,
+            platform,
+            to_lake,
+            feed,
+        )
         self.table = folder / "lake" / "t"
         self.loaded = folder.with_name(folder.name + "-loaded")
 
@@ -37,7 +49,9 @@ class Ours:
             self.project = self._project(self._files("full"))
             self.run()
             if not self.feed:
-                DeltaTable(self.table).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+                DeltaTable(self.table).alter.set_table_properties(
+                    {"delta.enableChangeDataFeed": "false"}
+                )
             put_back(self.folder, self.loaded)
             shutil.rmtree(self.folder)
         put_back(self.loaded, self.folder)
@@ -57,4 +71,6 @@ class Ours:
     def _project(self, read: dict[str, Any]) -> StrandlineProject:
         write = {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]}
         node = {"name": "t", "read": read, "write": write}
-        return make_project(self.folder, [node], connections={"data": {"type": "files", "path": str(self.data)}})
+        return make_project(
+            self.folder, [node], connections={"data": {"type": "files", "path": str(self.data)}}
+        )

@@ -22,9 +22,16 @@ def measure(ours: Ours, rounds: int) -> dict[str, Any]:
     normal, after, before, shares = [], [], [], []
     ours.reset("upsert")
     ours.run()  # warms up
-    turns: list[tuple[str, list[float]]] = [("", normal), ("commit.after", after), ("commit.before", before)]
+    turns: list[tuple[str, list[float]]] = [
+        ("", normal),
+        ("commit.after", after),
+        ("commit.before", before),
+    ]
     for round_ in range(rounds):
-        for point, found in [*turns[round_ % 3 :], *turns[: round_ % 3]]:  # nobody always comes after the same one
+        for point, found in [
+            *turns[round_ % 3 :],
+            *turns[: round_ % 3],
+        ]:  # nobody always comes after the same one
             ours.reset("upsert")
             if point:
                 with faults.armed(f"{point}:raise"):

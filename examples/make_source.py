@@ -46,7 +46,9 @@ def make(folder: Path, day: int) -> None:
             connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
             if day > 1:
                 connection.execute(f"DELETE FROM {table} WHERE {key} = 4")
-                connection.execute(f"UPDATE {table} SET {change}, updated_at = '2024-06-02 08:00:00' WHERE {key} = 2")
+                connection.execute(
+                    f"UPDATE {table} SET {change}, updated_at = '2024-06-02 08:00:00' WHERE {key} = 2"
+                )
                 connection.execute(f"INSERT INTO {table} VALUES ({marks})", new)
         connection.commit()
     finally:

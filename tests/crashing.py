@@ -53,7 +53,12 @@ class Runs:
         environment = {**os.environ, "PYTHONPATH": paths}
         command = [sys.executable, "-m", "tests.crashing"]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=ROOT,
         )
         return self
 
@@ -109,7 +114,9 @@ def step(folder: str, clock: int = 0, fault: str | None = None, do: str = "run",
         how |= {"threads": 1, "clock": Clock(at(clock)), "retry": Retry(attempts=1)}
     with faults.armed(fault) if fault else nullcontext():
         result = getattr(project, do)(**how)
-    return result.as_dict() if result else {"status": "success", "nodes": []}  # nothing was left to retry
+    return (
+        result.as_dict() if result else {"status": "success", "nodes": []}
+    )  # nothing was left to retry
 
 
 def _command(folder: str) -> Any:
@@ -138,7 +145,12 @@ class _Child:
             text = told.read()
         _, status = os.waitpid(self.pid, 0)
         killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        return {"result": None, "imported": [], **(json.loads(text) if text else {}), "signal": killed}
+        return {
+            "result": None,
+            "imported": [],
+            **(json.loads(text) if text else {}),
+            "signal": killed,
+        }
 
 
 def _started(order: dict[str, Any], gate: int, opens: int) -> _Child:
@@ -156,7 +168,9 @@ def _started(order: dict[str, Any], gate: int, opens: int) -> _Child:
     except BaseException as e:  # noqa: BLE001 – told to the test, which asserts
         result = {"raised": f"{type(e).__name__}: {e}", "nodes": []}
     with os.fdopen(writer, "w") as out:
-        json.dump({"result": result, "imported": sorted(set(sys.modules) - before)}, out, default=str)
+        json.dump(
+            {"result": result, "imported": sorted(set(sys.modules) - before)}, out, default=str
+        )
     os._exit(0)
 
 
@@ -202,13 +216,18 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
         frame = read_table(folder / "lake" / name)
         # a quiet batch may come in between: which rows came together counts, not under which number
         batches = sorted({r["_batch_id"] for r in frame.rows}) if "_batch_id" in frame.names else []
-        numbered = [r | {"_batch_id": batches.index(r["_batch_id"])} if batches else r for r in frame.rows]
+        numbered = [
+            r | {"_batch_id": batches.index(r["_batch_id"])} if batches else r for r in frame.rows
+        ]
         rows = Counter(tuple(spelled(r[n]) for n in frame.names) for r in numbered)
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
         facts = row.coverage.as_dict()
         own = {"run", "committed", "target", "sources", "origins", "at", "window", "snapshot"}
-        found[f"record of {row.node}"] = (row.batch_status, {k: v for k, v in facts.items() if k not in own})
+        found[f"record of {row.node}"] = (
+            row.batch_status,
+            {k: v for k, v in facts.items() if k not in own},
+        )
     changes = store.changes()
     found["changes"] = sorted((c.node, c.verb, c.key) for c in changes)
     found["holds"] = {n: sorted(h.key for h in rows) for n, rows in open_holds(changes).items()}
@@ -222,15 +241,23 @@ def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
     from strandline.types import Table
 
     def made(name: str) -> list[tuple[str, int, str]]:
-        past = [c.record for c in commits(Table(name, str(folder / "lake" / name))) if "app_id" in c.record]
+        past = [
+            c.record
+            for c in commits(Table(name, str(folder / "lake" / name)))
+            if "app_id" in c.record
+        ]
         return [(str(c["app_id"]).rpartition("/")[2], c["batch"], c["run_id"]) for c in past]
 
     store = load(folder).store
     ended = [r for r in store.runs() if r.recorded]
     told = [(r.node, r.batch, r.run_id) for r in ended if r.version is not None]
-    assert sorted(m for name in tables if not name.endswith(EVENTS) for m in made(name)) == sorted(told)
+    assert sorted(m for name in tables if not name.endswith(EVENTS) for m in made(name)) == sorted(
+        told
+    )
     for name in tables:
-        if name.endswith(EVENTS):  # a commit of a batch that has another in its table, or changed nothing there
+        if name.endswith(
+            EVENTS
+        ):  # a commit of a batch that has another in its table, or changed nothing there
             events = made(name)
             assert len(events) == len(set(events))
             assert set(events) <= {(r.node, r.batch, r.run_id) for r in ended}

@@ -21,7 +21,12 @@ from strandline.testing.projects import make_project
 
 Mode = Literal["snapshot_diff", "sql_compare", "sql_compare, keys only", "watermark_window"]
 Limits = Literal["strict", "defaults"]
-MODES: tuple[Mode, ...] = ("snapshot_diff", "sql_compare", "sql_compare, keys only", "watermark_window")
+MODES: tuple[Mode, ...] = (
+    "snapshot_diff",
+    "sql_compare",
+    "sql_compare, keys only",
+    "watermark_window",
+)
 LIMITS: dict[Limits, dict[str, Any]] = {
     "strict": {"max_delete_percent": 5, "on_threshold_breach": "hold", "confirm_runs": 2},
     "defaults": {},
@@ -39,10 +44,14 @@ def _with(rows: Rows, changed: Mapping[int, tuple[str, int]]) -> Rows:
 
 
 FIRST = _with({}, {i: (f"n{i}", i) for i in range(1, 41)})
-SECOND = _with(FIRST, {30: ("new", 44), 31: ("new", 44), **{i: (f"n{i}", i) for i in range(41, 45)}})
+SECOND = _with(
+    FIRST, {30: ("new", 44), 31: ("new", 44), **{i: (f"n{i}", i) for i in range(41, 45)}}
+)
 TRUE = _with(SECOND, {32: ("new", 45), 45: ("n45", 45)})  # while the fault lasts
 GONE = (7, 26)  # really deleted before the fault is mended
-KNOWABLE: dict[Mode, tuple[int, ...]] = {mode: (26,) if mode == "watermark_window" else GONE for mode in MODES}
+KNOWABLE: dict[Mode, tuple[int, ...]] = {
+    mode: (26,) if mode == "watermark_window" else GONE for mode in MODES
+}
 MENDED = {i: row for i, row in _with(TRUE, {33: ("new", 46)}).items() if i not in GONE}
 
 
@@ -56,7 +65,10 @@ class Shown:
 
 def shown(rows: Rows) -> Shown:
     start = datetime(2024, 6, 1)
-    return Shown(COLUMNS, [(i, n, c, str(start + timedelta(days=day))) for i, (n, c, day) in sorted(rows.items())])
+    return Shown(
+        COLUMNS,
+        [(i, n, c, str(start + timedelta(days=day))) for i, (n, c, day) in sorted(rows.items())],
+    )
 
 
 # --- what can go wrong -------------------------------------------------------------------------------------
@@ -82,7 +94,10 @@ def _column(change: Mapping[str, str | None]) -> Callable[[Shown], Shown]:
     def changed(true: Shown) -> Shown:
         kept = [(i, change.get(name, name)) for i, name in enumerate(true.columns)]
         types = list(true.columns.values())
-        return Shown({n: types[i] for i, n in kept if n}, [tuple(r[i] for i, n in kept if n) for r in true.rows])
+        return Shown(
+            {n: types[i] for i, n in kept if n},
+            [tuple(r[i] for i, n in kept if n) for r in true.rows],
+        )
 
     return changed
 
@@ -91,10 +106,15 @@ def _texts(true: Shown) -> Shown:
     return Shown({**true.columns, "id": "TEXT"}, [(f"{r[0]:03}", *r[1:]) for r in true.rows])
 
 
-BACK = _with(TRUE, dict.fromkeys(range(20, 24), ("back", 2)))  # changed, and stamped by a clock that is weeks behind
+BACK = _with(
+    TRUE, dict.fromkeys(range(20, 24), ("back", 2))
+)  # changed, and stamped by a clock that is weeks behind
 FAULTS = {
     "empty": Fault("empty table", lambda true: replace(true, rows=[])),
-    "reloading": Fault("in the middle of a reload: the first third is there", lambda t: replace(t, rows=t.rows[:15])),
+    "reloading": Fault(
+        "in the middle of a reload: the first third is there",
+        lambda t: replace(t, rows=t.rows[:15]),
+    ),
     "half": Fault("every second row gone", lambda true: replace(true, rows=true.rows[1::2])),
     "dropped": Fault("a column dropped", _column({"city": None})),
     "replaced": Fault("a column replaced by another", _column({"city": "town"})),
@@ -104,7 +124,9 @@ FAULTS = {
     "killed": Fault("connection lost in the middle of reading", ends=_DIES),
     "refused": Fault("connection refused", refused=True),
     "replica": Fault("replica that is behind", lambda _: shown(FIRST)),
-    "twice": Fault("a page delivered twice", lambda t: replace(t, rows=[*t.rows, *t.rows[9:14], *t.rows[-5:]])),
+    "twice": Fault(
+        "a page delivered twice", lambda t: replace(t, rows=[*t.rows, *t.rows[9:14], *t.rows[-5:]])
+    ),
     "clock": Fault("clock going back: changed rows get old watermarks", true=BACK),
     "renamed": Fault("table renamed", lambda _: None),
 }
@@ -129,7 +151,9 @@ class Database:
                 names = list(rows[0])
                 values = ", ".join(f":{n}" for n in names)
                 connection.execute(
-                    sqlalchemy.text(f"INSERT INTO customers ({', '.join(names)}) VALUES ({values})"),
+                    sqlalchemy.text(
+                        f"INSERT INTO customers ({', '.join(names)}) VALUES ({values})"
+                    ),
                     rows,
                 )
 
@@ -139,7 +163,11 @@ class Database:
             return self._do(["ALTER TABLE customers RENAME TO clients"])
         columns = ", ".join(f"{n} {t}" for n, t in table.columns.items())
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        grants = ["GRANT SELECT ON customers TO reader", "ALTER ROLE reader RESET ALL"] if self._postgres else []
+        grants = (
+            ["GRANT SELECT ON customers TO reader", "ALTER ROLE reader RESET ALL"]
+            if self._postgres
+            else []
+        )
         return self._do([*self._drops(), f"CREATE TABLE customers ({columns})", *grants], rows)
 
     def end_reads(self, condition: str) -> None:
@@ -153,7 +181,11 @@ class Database:
                 "ALTER TABLE customers RENAME TO customers_all",
                 f"CREATE VIEW customers ({names}) AS {view}",
                 "GRANT SELECT ON customers TO reader",
-                *(["ALTER ROLE reader SET statement_timeout = '400ms'"] if condition == _STALLS else []),
+                *(
+                    ["ALTER ROLE reader SET statement_timeout = '400ms'"]
+                    if condition == _STALLS
+                    else []
+                ),
             ]
         )
 
@@ -187,7 +219,12 @@ def nodes_of(mode: Mode, limits: Limits, *, keyed: bool = True) -> list[dict[str
     """Bronze and Silver, or for a window one node that reads the source itself; `keyed`: Bronze knows its keys."""
     live = {"source_connection": "live", "source_table": "customers"}
     compare = mode.startswith("sql_compare")
-    detect = {"mode": mode.partition(",")[0], "keys": ["id"], **(live if compare else {}), **LIMITS[limits]}
+    detect = {
+        "mode": mode.partition(",")[0],
+        "keys": ["id"],
+        **(live if compare else {}),
+        **LIMITS[limits],
+    }
     find = {"operation": "detect_deletes", "params": detect}
     source: dict[str, Any] = {"connection": "erp", "table": "customers"}
     silver = {"connection": "lake", "table": "silver", "mode": "upsert", "keys": ["id"]}
@@ -199,7 +236,12 @@ def nodes_of(mode: Mode, limits: Limits, *, keyed: bool = True) -> list[dict[str
     read = {**source, "incremental": {**since, "watermark_lag": "2d"}} if compare else source
     newest = {"keys": ["id"], "order_by": "_extracted_at DESC, updated_at DESC"}
     steps = [{"operation": "deduplicate", "params": newest}, find]
-    bronze = {"connection": "lake", "table": "bronze", "mode": "append", "add_metadata": {"extracted_at": True}}
+    bronze = {
+        "connection": "lake",
+        "table": "bronze",
+        "mode": "append",
+        "add_metadata": {"extracted_at": True},
+    }
     bronze |= {"keys": ["id"]} if keyed and compare else {}
     return [
         {"name": "bronze", "read": read, "write": bronze},
@@ -216,7 +258,13 @@ class World:
     """A pipeline over its databases: one that is loaded, and one that is asked for its keys."""
 
     def __init__(
-        self, folder: Path, platform: Platform, mode: Mode, limits: Limits, server: str | None, **how: bool
+        self,
+        folder: Path,
+        platform: Platform,
+        mode: Mode,
+        limits: Limits,
+        server: str | None,
+        **how: bool,
     ) -> None:
         self.folder, self.platform, self.nodes = folder, platform, nodes_of(mode, limits, **how)
         self.keys_only, self.server = mode.endswith("keys only"), server
@@ -230,7 +278,9 @@ class World:
     def hurt(self, fault: Fault) -> None:
         """Both see the fault, or only the one that is asked for keys."""
         true = shown(fault.true or TRUE)
-        self._sqlite.show(true if self.keys_only or fault.ends or fault.refused else fault.table(true))
+        self._sqlite.show(
+            true if self.keys_only or fault.ends or fault.refused else fault.table(true)
+        )
         self._other.show(true if fault.ends or fault.refused else fault.table(true))
         if fault.ends:
             self._other.end_reads(fault.ends)
@@ -243,9 +293,9 @@ class World:
         healthy = {"url": "sqlite:///erp.db"}
         erp = healthy if self.keys_only or not (self.server or refused) else other
         connections = {"erp": {"type": "sql", **erp}, "live": {"type": "sql", **other}}
-        return make_project(self.folder, self.nodes, connections=connections, retry={"wait": 0.01}).run(
-            platform=self.platform, threads=1
-        )
+        return make_project(
+            self.folder, self.nodes, connections=connections, retry={"wait": 0.01}
+        ).run(platform=self.platform, threads=1)
 
     def _login(self) -> dict[str, str]:
         url = sqlalchemy.make_url(self.server or "")
@@ -269,7 +319,9 @@ class World:
         """The keys whose newest note is a hold."""
         changes = self.folder / "lake" / "_strandline" / "etl_changes"
         rows = read_table(changes).rows if changes.exists() else []
-        last = {json.loads(r["key"])["id"]: r["verb"] for r in sorted(rows, key=lambda r: r["batch"])}
+        last = {
+            json.loads(r["key"])["id"]: r["verb"] for r in sorted(rows, key=lambda r: r["batch"])
+        }
         return {key for key, verb in last.items() if verb == "hold"}
 
     def close(self) -> None:
@@ -314,15 +366,28 @@ def verdict(world: World, result: RunResult) -> str:
 
 def _well_told(error: Mapping[str, Any]) -> None:
     text = f"{error['message']} {error['hint']}"
-    assert not any(word in text for word in ("Traceback", "internal error", "py4j", "org.apache", "sqlalchemy", "\n"))
-    assert error["hint"] or "there are: " in error["message"]  # nothing is near, and all that is there is told
+    assert not any(
+        word in text
+        for word in ("Traceback", "internal error", "py4j", "org.apache", "sqlalchemy", "\n")
+    )
+    assert (
+        error["hint"] or "there are: " in error["message"]
+    )  # nothing is near, and all that is there is told
 
 
 def live_through(
-    folder: Path, platform: Platform, fault: Fault, mode: Mode, limits: Limits, server: str | None, **how: bool
+    folder: Path,
+    platform: Platform,
+    fault: Fault,
+    mode: Mode,
+    limits: Limits,
+    server: str | None,
+    **how: bool,
 ) -> Cell:
     """A good run, two that meet the fault, two after it is mended; and the end must be right."""
-    with closing(World(folder, platform, mode, limits, server if fault.ends else None, **how)) as world:
+    with closing(
+        World(folder, platform, mode, limits, server if fault.ends else None, **how)
+    ) as world:
         for rows in (FIRST, SECOND) if fault is FAULTS["replica"] else (SECOND,):
             world.mend(rows)
             assert verdict(world, world.run()) == "no deletes"
@@ -336,7 +401,9 @@ def live_through(
         cell = _harm(world, fault, verdicts)
         world.mend(MENDED)
         last = [world.run() for _ in range(2)]
-        assert all(n.status in ("success", "unchanged", "held") for r in last for n in r.nodes), last
+        assert all(n.status in ("success", "unchanged", "held") for r in last for n in r.nodes), (
+            last
+        )
         return _healed(world, cell, mode, last[-1].nodes[-1])
 
 

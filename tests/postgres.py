@@ -28,7 +28,10 @@ def _binaries(home: Path) -> Path:
         raise FileNotFoundError("PostgreSQL not found: run make setup")
     bundled = Path(spec.submodule_search_locations[0])
     if os.geteuid() == 0:
-        for part in ("pgserver", "pgserver.libs"):  # the binaries look for their libraries beside the package
+        for part in (
+            "pgserver",
+            "pgserver.libs",
+        ):  # the binaries look for their libraries beside the package
             if (bundled.parent / part).exists():
                 shutil.copytree(bundled.parent / part, home / part, symlinks=True)
         bundled = home / "pgserver"

@@ -61,7 +61,9 @@ def main() -> None:
         platform = shared(project.store.folder / "_staging")
         armed = faults.armed(f"{fault}:kill")
     with armed:
-        result = project.run(platform=platform, threads=1, clock=Clock(at(int(hour))), retry=Retry(attempts=1))
+        result = project.run(
+            platform=platform, threads=1, clock=Clock(at(int(hour))), retry=Retry(attempts=1)
+        )
     sys.stdout.write(",".join(n.status for n in result.nodes))
     sys.stdout.flush()
     os._exit(0)  # the JVM is not ours to end, or is dead

@@ -37,7 +37,9 @@ def test_meaning_does_not_import_effects():
     for folder in ("sql", "strategy", "schema", "control"):
         for file in (SRC / folder).rglob("*.py"):
             wrong = {
-                i for i in imports(file) if i.startswith(("strandline.engine", "strandline.run", "strandline.cli"))
+                i
+                for i in imports(file)
+                if i.startswith(("strandline.engine", "strandline.run", "strandline.cli"))
             }
             assert not wrong, f"{file.relative_to(SRC)} imports {wrong}"
 
@@ -51,7 +53,9 @@ def test_the_engine_has_at_most_seven_verbs():
 
 def test_loading_a_project_starts_no_engine():
     code = "import sys, strandline.config.load, strandline.plan.graph; print([m.split('.')[0] for m in sys.modules])"
-    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    seen = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert not HEAVY & set(ast.literal_eval(seen))
 
 

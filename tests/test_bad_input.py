@@ -27,7 +27,9 @@ SECRET = "not-the-right-one"
 def shop(tmp_path):
     with sqlite3.connect(tmp_path / "shop.db") as connection:
         connection.execute("CREATE TABLE t (id INTEGER, name TEXT, amount REAL)")
-        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", [(1, "a", 0.5), (1, "b", 1.5), (None, "c", 2.5)])
+        connection.executemany(
+            "INSERT INTO t VALUES (?, ?, ?)", [(1, "a", 0.5), (1, "b", 1.5), (None, "c", 2.5)]
+        )
     connection.close()
     return "sqlite:///shop.db"
 
@@ -40,7 +42,9 @@ def failed(tmp_path, platform, url, *, read=None, steps=(), sql=None, login=None
         "write": {"connection": "lake", "table": "t", "mode": "append", **write},
     }
     if steps:
-        node["transform"] = {"steps": [{"operation": name, "params": params} for name, params in steps]}
+        node["transform"] = {
+            "steps": [{"operation": name, "params": params} for name, params in steps]
+        }
     if sql:
         node["transformation_sql"] = sql
     connections = {"erp": {"type": "sql", "url": url, **(login or {})}}
@@ -52,7 +56,10 @@ def failed(tmp_path, platform, url, *, read=None, steps=(), sql=None, login=None
     assert error is not None
     text = f"{error['message']} {error['hint']}"
     assert SECRET not in text
-    assert not any(word in text for word in ("Traceback", "java.", "py4j", "\tat ", "org.apache", "sqlalchemy", "\n"))
+    assert not any(
+        word in text
+        for word in ("Traceback", "java.", "py4j", "\tat ", "org.apache", "sqlalchemy", "\n")
+    )
     assert committed(tmp_path) == before
     assert error["file"] == "strandline.yaml"
     assert line_of(tmp_path, error)
@@ -83,8 +90,13 @@ def test_a_wrong_password(tmp_path, platform, postgres_url, monkeypatch):
     url = sqlalchemy.make_url(postgres_url)
     monkeypatch.setenv("STRANDLINE_TEST_PASSWORD", SECRET)
     login = {"user": url.username, "password": "${env:STRANDLINE_TEST_PASSWORD}"}
-    error = failed(tmp_path, platform, f"postgresql://{url.host}:{url.port}/{url.database}", login=login)
-    assert error["message"] == f"connection `erp`: the database refused user `{url.username}`: wrong user or password"
+    error = failed(
+        tmp_path, platform, f"postgresql://{url.host}:{url.port}/{url.database}", login=login
+    )
+    assert (
+        error["message"]
+        == f"connection `erp`: the database refused user `{url.username}`: wrong user or password"
+    )
     assert "password:" in error["hint"]
 
 
@@ -152,7 +164,9 @@ LONG = partial(pytest.param, marks=pytest.mark.long_on_spark)
         ([], None, {"partition_by": ["amuont"]}),
     ],
 )
-def test_a_column_that_does_not_exist_names_the_nearest(tmp_path, platform, shop, steps, sql, write):
+def test_a_column_that_does_not_exist_names_the_nearest(
+    tmp_path, platform, shop, steps, sql, write
+):
     error = failed(tmp_path, platform, shop, steps=steps, sql=sql, **write)
     assert error["code"] == "unknown_column"
     assert "there is no column `amuont`; there are: id, name, amount" in error["message"]
@@ -169,7 +183,10 @@ def test_a_value_that_cannot_be_cast(tmp_path, platform, shop):
 def test_duplicate_keys_are_shown(tmp_path, platform, shop):
     error = failed(tmp_path, platform, shop, mode="upsert", keys=["id"])
     assert error["code"] == "duplicate_keys"
-    assert "1 key of (id) occurs more than once in the rows to write, for example id=1" in error["message"]
+    assert (
+        "1 key of (id) occurs more than once in the rows to write, for example id=1"
+        in error["message"]
+    )
     assert "deduplicate" in error["hint"]
     assert load(tmp_path).plan(platform=platform).nodes[0].error == error  # a plan says the same
 
@@ -181,7 +198,9 @@ def test_duplicate_keys_against_an_existing_table(tmp_path, platform, shop):
         "read": {"connection": "erp", "query": "SELECT * FROM t WHERE name <> 'b'"},
         "write": {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]},
     }
-    make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}}).run(platform=platform, check=True)
+    make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}}).run(
+        platform=platform, check=True
+    )
     error = failed(tmp_path, platform, shop, mode="upsert", keys=["id"])
     assert error["code"] == "duplicate_keys"  # although one of the two equals the stored row
     assert len(read_table(tmp_path / "lake" / "t").rows) == 2
@@ -193,9 +212,14 @@ def test_a_type_the_table_cannot_hold(tmp_path, platform, shop):
         "read": {"connection": "erp", "query": "SELECT id, 1 AS amount FROM t"},
         "write": {"connection": "lake", "table": "t", "mode": "append"},
     }
-    make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}}).run(platform=platform, check=True)
+    make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}}).run(
+        platform=platform, check=True
+    )
     error = failed(tmp_path, platform, shop)
-    assert error["message"] == "lake.t: column `amount` is bigint in the table, but the rows bring double"
+    assert (
+        error["message"]
+        == "lake.t: column `amount` is bigint in the table, but the rows bring double"
+    )
 
 
 @pytest.mark.long_on_spark
@@ -206,7 +230,9 @@ def test_division_by_zero(tmp_path, platform, shop):
 
 @pytest.mark.long_on_spark
 def test_a_name_that_delta_cannot_hold(tmp_path, platform, shop):
-    error = failed(tmp_path, platform, shop, steps=[("rename", {"columns": {"name": "first name"}})])
+    error = failed(
+        tmp_path, platform, shop, steps=[("rename", {"columns": {"name": "first name"}})]
+    )
     assert "cannot have a column called `first name`" in error["message"]
     assert "first_name" in error["hint"]
 
@@ -223,7 +249,9 @@ def test_a_name_that_delta_cannot_hold(tmp_path, platform, shop):
         ({"mode": "upsert", "keys": ["id"]}, "- name: n", "1 key of (id) occurs more than once in the rows to write, "),
     ],
 )  # fmt: skip
-def test_an_error_names_the_line_of_the_key_to_change(tmp_path, pandas_platform, shop, wrong, line, told):
+def test_an_error_names_the_line_of_the_key_to_change(
+    tmp_path, pandas_platform, shop, wrong, line, told
+):
     error = failed(tmp_path, pandas_platform, shop, **wrong)
     assert line_of(tmp_path, error) == line
     assert error["message"].startswith(told)
@@ -234,14 +262,24 @@ def test_an_error_names_the_line_of_the_key_to_change(tmp_path, pandas_platform,
 
 def test_the_second_target_of_a_node_has_a_line_of_its_own(tmp_path, pandas_platform, shop):
     writes = [
-        {"connection": "lake", "table": t, "mode": "append", "partition_by": [c]} for t, c in (("a", "id"), ("b", "x"))
+        {"connection": "lake", "table": t, "mode": "append", "partition_by": [c]}
+        for t, c in (("a", "id"), ("b", "x"))
     ]
-    node = {"name": "n", "read": {"connection": "erp", "query": "SELECT id, name FROM t"}, "write": writes}
+    node = {
+        "name": "n",
+        "read": {"connection": "erp", "query": "SELECT id, name FROM t"},
+        "write": writes,
+    }
     project = make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": shop}})
     first, second = project.run(platform=pandas_platform).nodes
-    assert line_of(tmp_path, first.error) == "- name: n"  # it was taken back, because the other one failed
+    assert (
+        line_of(tmp_path, first.error) == "- name: n"
+    )  # it was taken back, because the other one failed
     lines = (tmp_path / "strandline.yaml").read_text().splitlines()
-    assert lines[second.error["line"] - 1 : second.error["line"] + 1] == ["    partition_by:", "    - x"]
+    assert lines[second.error["line"] - 1 : second.error["line"] + 1] == [
+        "    partition_by:",
+        "    - x",
+    ]
 
 
 def test_a_secret_that_is_not_set_is_told_at_its_connection(tmp_path, pandas_platform, monkeypatch):
@@ -270,7 +308,9 @@ def test_a_wrong_column_of_a_join_lists_the_columns_of_each_source(tmp_path, pla
 
 def test_of_very_many_columns_the_nearest_are_listed():
     error = UnknownColumn("amuont", [*(f"column_{i}" for i in range(200)), "amount"], where="n")
-    assert error.message.startswith("n: there is no column `amuont`; there are 201, the nearest: amount, ")
+    assert error.message.startswith(
+        "n: there is no column `amuont`; there are 201, the nearest: amount, "
+    )
     assert len(error.message) < 250
     assert error.hint == "did you mean `amount`?"
 
@@ -290,12 +330,21 @@ def test_an_alias_that_is_no_source_is_told_where_a_struct_might_have_been(tmp_p
     assert make_project(tmp_path, [node]).run(platform=platform).nodes[0].inserted == 1
     node["transformation_sql"] = "SELECT sorce.id FROM source"
     error = make_project(tmp_path, [node]).run(platform=platform).nodes[0].error
-    assert error["message"] == "n: transformation_sql: `sorce.id`: `sorce` is not one of the sources: `source`"
+    assert (
+        error["message"]
+        == "n: transformation_sql: `sorce.id`: `sorce` is not one of the sources: `source`"
+    )
     assert error["hint"] == "did you mean `source`?"
 
 
 @pytest.mark.parametrize(
-    "written", ["date_format(name, 'y')", "Collect_List(name)", "zeroifnull(id)", "transform(array(id), x -> x)"]
+    "written",
+    [
+        "date_format(name, 'y')",
+        "Collect_List(name)",
+        "zeroifnull(id)",
+        "transform(array(id), x -> x)",
+    ],
 )
 def test_a_function_is_named_as_it_was_written(written):
     tree = parse(f"SELECT {written} FROM source", "")
@@ -303,15 +352,24 @@ def test_a_function_is_named_as_it_was_written(written):
     assert spoken(function) == f"the function {written[: written.index('(')]}()"
 
 
-@pytest.mark.parametrize("mode", ["append", pytest.param("upsert", marks=pytest.mark.long_on_spark)])
+@pytest.mark.parametrize(
+    "mode", ["append", pytest.param("upsert", marks=pytest.mark.long_on_spark)]
+)
 def test_not_null_names_the_column_and_nothing_is_written(tmp_path, platform, shop, mode):
     """Also no column is added: the rows are looked at before the table gets its new columns."""
-    declared = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
+    declared = pa.schema(
+        [pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)]
+    )
     write_deltalake(tmp_path / "lake" / "t", pa.table({"id": [9], "name": ["z"]}, declared))
     write = {"mode": mode, **({"keys": ["id"]} if mode == "upsert" else {})}
     query = "SELECT 1 AS id, NULL AS name, 'x' AS new UNION ALL SELECT 2, 'b', 'y' ORDER BY id"
     error = failed(
-        tmp_path, platform, shop, read={"query": query}, steps=[("cast", {"columns": {"name": "string"}})], **write
+        tmp_path,
+        platform,
+        shop,
+        read={"query": query},
+        steps=[("cast", {"columns": {"name": "string"}})],
+        **write,
     )
     some = ", for example id=1" if mode == "upsert" else ""
     assert error["message"] == (

@@ -12,7 +12,11 @@ from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
 
 COLUMNS = [("id", "bigint"), ("region", "string"), ("v", "string"), ("at", "timestamp")]
-MODES = {"upsert": {"mode": "upsert"}, "scd2": {"mode": "scd2"}, "events": {"mode": "scd2", "effective_at": "at"}}
+MODES = {
+    "upsert": {"mode": "upsert"},
+    "scd2": {"mode": "scd2"},
+    "events": {"mode": "scd2", "effective_at": "at"},
+}
 
 
 class Shop:
@@ -36,7 +40,9 @@ class Shop:
         return self.project.run(platform=self.platform, check=True).nodes[0]
 
     def rows(self, table="t"):
-        return sorted((r["id"], r["region"], r["v"]) for r in read_table(self.folder / "lake" / table).rows)
+        return sorted(
+            (r["id"], r["region"], r["v"]) for r in read_table(self.folder / "lake" / table).rows
+        )
 
 
 @pytest.fixture

@@ -21,7 +21,12 @@ MARKED = {"connection": "erp", "table": "s", "incremental": {"mode": "stateful",
 def node(name: str, read: Any, table: str, mode: str = "upsert", **more: Any) -> dict[str, Any]:
     keys = {"keys": ["id"]} if mode == "upsert" else {}
     reading = {"sources": read} if isinstance(read, list) else {"read": read}
-    return {"name": name, **reading, "write": {**LAKE, "table": table, "mode": mode, **keys}, **more}
+    return {
+        "name": name,
+        **reading,
+        "write": {**LAKE, "table": table, "mode": mode, **keys},
+        **more,
+    }
 
 
 def fed(table: str, alias: str | None = None) -> dict[str, Any]:
@@ -40,7 +45,9 @@ class Shop:
         return str(self.folder / "lake" / name)
 
     def write(self, name: str, *rows: tuple[int, str], mode: Any = "error") -> None:
-        data = pa.table({"id": pa.array([i for i, _ in rows], pa.int64()), "v": [v for _, v in rows]})
+        data = pa.table(
+            {"id": pa.array([i for i, _ in rows], pa.int64()), "v": [v for _, v in rows]}
+        )
         feed = {"delta.enableChangeDataFeed": "true"} if mode == "error" else None
         write_deltalake(self.place(name), data, mode=mode, configuration=feed)
 
@@ -77,7 +84,9 @@ def test_another_source_after_quiet_runs(shop: Shop, mode: str) -> None:
     assert newest.coverage is not None
     shop.delete("src2", "id = 2")
     shop.run(node("n", fed("src2"), "t", mode))
-    assert shop.living("t") == ([(1, "a"), (3, "c")] if mode == "upsert" else [(1, "a"), (2, "b"), (3, "c")])
+    assert shop.living("t") == (
+        [(1, "a"), (3, "c")] if mode == "upsert" else [(1, "a"), (2, "b"), (3, "c")]
+    )
 
 
 @pytest.mark.parametrize("how", ["renamed", "dropped"])
@@ -132,9 +141,15 @@ def test_two_nodes_that_change_names(shop: Shop) -> None:
 
 
 def test_snapshots_are_told_apart_whatever_their_node_is_called(shop: Shop) -> None:
-    shop.erp("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    shop.erp(
+        "CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (1, 'a'), (2, 'b'), (3, 'c')"
+    )
     read = {"connection": "erp", "table": "s"}
-    steps = {"steps": [{"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}]}
+    steps = {
+        "steps": [
+            {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}
+        ]
+    }
     silver = node("silver", {**LAKE, "table": "b"}, "t", transform=steps)
     shop.run(node("bronze", read, "b", "append"), silver)
     shop.erp("DELETE FROM s WHERE id = 3")
@@ -158,7 +173,10 @@ def test_one_of_two_sources_is_another_one(shop: Shop, others: tuple[str, str]) 
 
 def test_a_source_that_was_left_out_for_a_while(shop: Shop) -> None:
     both = node(
-        "n", [fed("a", "a"), fed("b", "b")], "t", transformation_sql="SELECT a.id, a.v FROM a JOIN b USING (id)"
+        "n",
+        [fed("a", "a"), fed("b", "b")],
+        "t",
+        transformation_sql="SELECT a.id, a.v FROM a JOIN b USING (id)",
     )
     one = node("n", [fed("b", "b")], "t", transformation_sql="SELECT b.id, b.v FROM b")
     shop.write("a", (1, "a"), (2, "b"))
@@ -178,7 +196,11 @@ def test_files_of_another_folder_are_read_whatever_their_names(shop: Shop) -> No
         place.mkdir(parents=True)
         (place / "rows.csv").write_text(f"id,v\n1,{folder}\n")
     for folder in ("one", "two"):
-        read = {"connection": "files", "path": f"{folder}/*.csv", "incremental": {"mode": "stateful"}}
+        read = {
+            "connection": "files",
+            "path": f"{folder}/*.csv",
+            "incremental": {"mode": "stateful"},
+        }
         shop.run(node("n", read, "t", "append"))
     assert [v for _, v in shop.living("t")] == ["one", "two"]
 
@@ -186,7 +208,11 @@ def test_files_of_another_folder_are_read_whatever_their_names(shop: Shop) -> No
 def test_a_column_that_bronze_keeps_is_there_for_a_new_silver(shop: Shop) -> None:
     shop.erp("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (1, 'a')")
     read = {"connection": "erp", "table": "s"}
-    steps = {"steps": [{"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}]}
+    steps = {
+        "steps": [
+            {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}
+        ]
+    }
     bronze = node("bronze", read, "b", transform=steps)
     shop.run(bronze)
     shop.erp("ALTER TABLE s DROP COLUMN v")
@@ -203,12 +229,17 @@ def test_a_bronze_that_turns_from_append_to_overwrite_and_back(shop: Shop) -> No
     shop.erp("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (0, 'a'), (1, 'b')")
     for i, mode in enumerate(("append", "overwrite", "append", "overwrite", "overwrite")):
         shop.erp(f"DELETE FROM s WHERE id = {i}", f"INSERT INTO s VALUES ({i + 2}, 'c')")
-        assert shop.run(node("b", {"connection": "erp", "table": "s"}, "b", mode), silver) == ["success", "success"]
+        assert shop.run(node("b", {"connection": "erp", "table": "s"}, "b", mode), silver) == [
+            "success",
+            "success",
+        ]
         assert [i for i, _ in shop.living("s")] == [i + 1, i + 2]
 
 
 @pytest.mark.parametrize("after", ["append", "overwrite"])
-@pytest.mark.parametrize(("before", "kept"), [("upsert", "one row of each key, and `_row_hash`"), ("scd2", "versions")])
+@pytest.mark.parametrize(
+    ("before", "kept"), [("upsert", "one row of each key, and `_row_hash`"), ("scd2", "versions")]
+)
 def test_a_table_stays_what_it_is(shop: Shop, before: str, kept: str, after: str) -> None:
     shop.write("src", (1, "a"))
     source = {**LAKE, "table": "src"}

@@ -24,10 +24,14 @@ ROW = RunRow(
 
 def batch(number: int, run_id: str = "run") -> RunRow:
     at = NOW + timedelta(hours=number)
-    return replace(ROW, run_id=run_id, batch=number, started_at=at, completed_at=at, token=f"p/n/{number}")
+    return replace(
+        ROW, run_id=run_id, batch=number, started_at=at, completed_at=at, token=f"p/n/{number}"
+    )
 
 
-def test_many_batches_leave_few_files_and_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_batches_leave_few_files_and_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(control_store, "_TIDY", 5)
     store = DeltaStore(tmp_path)
     for number in range(1, 24):
@@ -57,7 +61,9 @@ def test_a_damaged_control_table_is_named_with_its_folder_and_the_way_out(tmp_pa
     store.log(batch(1))
     (tmp_path / "etl_runs" / "_delta_log" / f"{0:020d}.json").write_text("garbage")
     for look in (store.all_runs, store.changes, lambda: store.log(batch(2))):
-        with pytest.raises(TableError, match=r"control table etl_runs in .*etl_runs is damaged") as told:
+        with pytest.raises(
+            TableError, match=r"control table etl_runs in .*etl_runs is damaged"
+        ) as told:
             look()
         assert "from a backup" in (told.value.hint or "")
         assert "history" in (told.value.hint or "")
@@ -72,7 +78,9 @@ def test_a_control_table_whose_files_are_gone_is_damaged_too(tmp_path: Path) -> 
         store.runs()
 
 
-FULL = DeltaError("Failed to parse parquet: Unable to copy data: No space left on device (os error 28)")
+FULL = DeltaError(
+    "Failed to parse parquet: Unable to copy data: No space left on device (os error 28)"
+)
 DENIED = OSError("Generic LocalFileSystem error\n Permission denied (os error 13)")
 
 
@@ -94,13 +102,17 @@ def test_what_the_system_refuses_is_not_taken_for_another_writer(
         raise error
 
     monkeypatch.setattr(control_store, "write_deltalake", refuse)
-    with pytest.raises(SystemRefused, match=f"control tables in .* cannot be written: {told}") as raised:
+    with pytest.raises(
+        SystemRefused, match=f"control tables in .* cannot be written: {told}"
+    ) as raised:
         DeltaStore(tmp_path).log(batch(1))
     assert (len(tried), raised.value.retryable) == (1, False)
     assert todo in (raised.value.hint or "")
 
 
-def test_whatever_else_goes_wrong_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_else_goes_wrong_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def break_off(*_args: object, **_how: object) -> None:
         raise DeltaError("something else\nand more")
 

@@ -45,7 +45,9 @@ def land(folder, rows):
 
 
 def killed(folder, engine, point):
-    done = subprocess.run([sys.executable, "-c", KILLED, folder, engine, point], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, folder, engine, point], capture_output=True, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
@@ -55,7 +57,9 @@ def content(folder):
 
 CASES = [
     *(pytest.param("pandas", mode, point) for mode in MODES for point in ("log", "put")),
-    *(pytest.param("spark", mode, "log", marks=pytest.mark.spark) for mode in MODES),  # each starts a JVM
+    *(
+        pytest.param("spark", mode, "log", marks=pytest.mark.spark) for mode in MODES
+    ),  # each starts a JVM
 ]
 
 
@@ -84,7 +88,9 @@ def test_nothing_twice_and_nothing_lost(tmp_path, engine_name, platform, mode, p
     assert (2, *{"append": (2, 0, 0), "overwrite": (2, 0, 2), "upsert": (1, 1, 0)}[mode]) in batches
 
     project(tmp_path, mode).run(platform=platform)  # and the run after that is an ordinary one
-    assert content(tmp_path) == (sorted([*expected, (2, "B"), (3, "c")]) if mode == "append" else expected)
+    assert content(tmp_path) == (
+        sorted([*expected, (2, "B"), (3, "c")]) if mode == "append" else expected
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -136,16 +142,29 @@ def evolving(folder, kind):
     read = {"connection": "files", "path": "rows.csv", "schema": columns}
     history = {"mode": "scd2", "effective_at": "at"} if kind == "events" else {"mode": "upsert"}
     write = {"connection": "lake", "table": "t", **history, "keys": ["id"]}
-    follow = {"connection": "lake", "table": "t", "alias": "t", "cdc_strategy": "cdf", "primary_keys": ["id"]}
+    follow = {
+        "connection": "lake",
+        "table": "t",
+        "alias": "t",
+        "cdc_strategy": "cdf",
+        "primary_keys": ["id"],
+    }
     into = {"connection": "lake", "table": "f", "mode": "upsert", "keys": ["id"]}
-    follower = {"name": "f", "sources": [follow], "transformation_sql": "SELECT id FROM t", "write": into}
+    follower = {
+        "name": "f",
+        "sources": [follow],
+        "transformation_sql": "SELECT id FROM t",
+        "write": into,
+    }
     more = [follower] if kind == "feed" else []
     return make_project(folder, [{"name": "n", "read": read, "write": write}, *more])
 
 
 @pytest.mark.parametrize("other", ["a runner", "somebody"])
 @pytest.mark.parametrize("kind", ["column", "events", "feed"])
-def test_a_table_that_changes_while_it_is_prepared(tmp_path, pandas_platform, monkeypatch, kind, other):
+def test_a_table_that_changes_while_it_is_prepared(
+    tmp_path, pandas_platform, monkeypatch, kind, other
+):
     """Another runner of the same batch holds it then: exit code 4; a stranger's change is gone along with."""
     from deltalake import DeltaTable
 
@@ -166,18 +185,26 @@ def test_a_table_that_changes_while_it_is_prepared(tmp_path, pandas_platform, mo
         if passed == ["notes.after"]:
             passed.append("opened")
             if other == "a runner":
-                ended.append(evolving(tmp_path, kind).run("n", platform=pandas_platform, check=True))
+                ended.append(
+                    evolving(tmp_path, kind).run("n", platform=pandas_platform, check=True)
+                )
             else:
-                DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
+                DeltaTable(table).alter.set_table_properties(
+                    {"delta.logRetentionDuration": "interval 60 days"}
+                )
         return mine
 
     monkeypatch.setattr(delta_feed if kind == "feed" else delta, "DeltaTable", opened)
-    with faults.armed(lambda name, _: None if passed or name != "notes.after" else passed.append(name)):
+    with faults.armed(
+        lambda name, _: None if passed or name != "notes.after" else passed.append(name)
+    ):
         result = found.run("n", platform=pandas_platform, retry=Retry(2, 0.0))
     assert passed == ["notes.after", "opened"]
     expected = ("fenced", 4) if ended else ("success", 0)
     assert (result.nodes[0].status, result.exit_code) == expected, result.nodes[0].error
-    assert sorted(r["id"] for r in read_table(tmp_path / "lake" / "t").rows if r.get("_is_current", True)) == [1, 2]
+    assert sorted(
+        r["id"] for r in read_table(tmp_path / "lake" / "t").rows if r.get("_is_current", True)
+    ) == [1, 2]
 
 
 def test_two_first_writes_that_both_fail(tmp_path, pandas_platform, monkeypatch):

@@ -103,7 +103,12 @@ def orders(mode="upsert", *, read=None, step=None, name="orders", **write):
     """Seed 001's node: a watermark list and `delete_missing`."""
     node = {
         "name": name,
-        "read": {"connection": "files", "path": f"{name}.parquet", "watermark": MARK, **(read or {})},
+        "read": {
+            "connection": "files",
+            "path": f"{name}.parquet",
+            "watermark": MARK,
+            **(read or {}),
+        },
         "settings": {"delete_missing": True},
         "write": {"connection": "lake", "table": name, "mode": mode, "keys": ["OrderID"], **write},
     }
@@ -121,7 +126,9 @@ def numbers(node):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("on_the_bound", [True, pytest.param(False, marks=pytest.mark.long_on_spark)])
+@pytest.mark.parametrize(
+    "on_the_bound", [True, pytest.param(False, marks=pytest.mark.long_on_spark)]
+)
 def test_three_runs_with_dates(shop, mode, on_the_bound):
     """Order 4 is missed in run 3 if its mark is the bound of that run's window, and else lies below it."""
     fourth, third = (june(15), june(12)) if on_the_bound else (june(10), june(15))
@@ -145,7 +152,12 @@ def test_three_runs_with_dates(shop, mode, on_the_bound):
     shop.put("orders", ORDERS, (2, 10, june(18)), (3, 11, june(20)))
     third_run = shop.run()
     assert numbers(third_run) == ((0, 2, 1, 0, 0) if on_the_bound else (0, 2, 0, 0, 0))
-    assert {n: last(shop, n)["_is_deleted"] for n in (1, 2, 3, 4)} == {1: True, 2: False, 3: False, 4: on_the_bound}
+    assert {n: last(shop, n)["_is_deleted"] for n in (1, 2, 3, 4)} == {
+        1: True,
+        2: False,
+        3: False,
+        4: on_the_bound,
+    }
     assert last(shop, 1) == gone  # deleted once, not again
     if mode == "scd2":
         versions = [r for r in shop.table("orders").rows if r["OrderID"] == 3]
@@ -174,8 +186,14 @@ def test_what_comes_back_is_revived(shop, mode):
     back = last(shop, 1)
     assert (back["_is_deleted"], back["LastModified"]) == (False, june(2))
     if mode == "scd2":
-        history = sorted((r for r in shop.table("orders").rows if r["OrderID"] == 1), key=lambda r: r["_valid_from"])
-        assert [(r["_is_current"], r["_is_deleted"]) for r in history] == [(False, True), (True, False)]
+        history = sorted(
+            (r for r in shop.table("orders").rows if r["OrderID"] == 1),
+            key=lambda r: r["_valid_from"],
+        )
+        assert [(r["_is_current"], r["_is_deleted"]) for r in history] == [
+            (False, True),
+            (True, False),
+        ]
         assert history[0]["_valid_to"] < history[1]["_valid_from"]  # it was gone in between
 
 
@@ -222,7 +240,9 @@ def test_one_of_two_watermark_columns_is_not_in_the_table(quick, operation, dele
     quick.put("orders", columns, (2, 10, june(2), 2), *there)
     result = quick.run()
     assert result.deleted == deleted
-    skipped = "Watermark column 'Batch' not found in target schema; skipping it for delete detection."
+    skipped = (
+        "Watermark column 'Batch' not found in target schema; skipping it for delete detection."
+    )
     assert result.warnings[0] == skipped
     assert len(result.warnings) == (1 if deleted else 2)
     assert quick.flags("orders", "OrderID") == {1: bool(deleted), 2: False, 3: False, 4: False}
@@ -246,14 +266,18 @@ def test_a_mark_that_is_kept_with_another_type_tells_no_window(quick):
     assert result.warnings == [f"Watermark column 'at' {types}; skipping it for delete detection."]
 
 
-@pytest.mark.parametrize(("type_", "values", "gap"), [("bigint", (1, 9), "7d"), ("string", ("01", "09"), 7)])
+@pytest.mark.parametrize(
+    ("type_", "values", "gap"), [("bigint", (1, 9), "7d"), ("string", ("01", "09"), 7)]
+)
 def test_a_gap_must_suit_its_column(quick, type_, values, gap):
     columns = [("OrderID", "bigint"), ("m", type_)]
     quick.declare(orders(read={"watermark": [{"column_name": "m"}]}, step={"max_window_gap": gap}))
     quick.put("orders", columns, (1, values[0]))
     quick.run()
     quick.put("orders", columns, (2, values[1]))
-    with pytest.raises(ReadError, match=f"max_window_gap: {gap} cannot be compared with column `m` of type {type_}"):
+    with pytest.raises(
+        ReadError, match=f"max_window_gap: {gap} cannot be compared with column `m` of type {type_}"
+    ):
         quick.run()
 
 
@@ -271,9 +295,17 @@ def test_partitions_narrow_the_candidates_and_a_row_may_move(shop, mode):
     shop.put("orders", columns, (1, 10, june(2), "LATAM"), (5, 10, june(2), "APAC"))
     assert numbers(shop.run()) == (1, 1, 1, 0, 0)
     newest = {n: last(shop, n) for n in range(1, 6)}
-    assert {n: r["_is_deleted"] for n, r in newest.items()} == {1: False, 2: False, 3: True, 4: False, 5: False}
+    assert {n: r["_is_deleted"] for n, r in newest.items()} == {
+        1: False,
+        2: False,
+        3: True,
+        4: False,
+        5: False,
+    }
     assert newest[1]["Region"] == "LATAM"
-    living = [r for r in shop.table("orders").rows if r["OrderID"] == 1 and r.get("_is_current", True)]
+    living = [
+        r for r in shop.table("orders").rows if r["OrderID"] == 1 and r.get("_is_current", True)
+    ]
     assert len(living) == 1  # it moved and was not doubled
 
 
@@ -311,7 +343,8 @@ def test_a_long_pause_is_no_evidence(quick, gap, deleted):
     result = quick.run()
     assert numbers(result) == (0, 1, deleted, 0, 0)
     text = (
-        f"LastModified went from 2024-01-01 to 2024-06-01, further than max_window_gap: {gap}; no deletes are inferred"
+        "LastModified went from 2024-01-01 to 2024-06-01, "
+        f"further than max_window_gap: {gap}; no deletes are inferred"
     )
     assert result.warnings == ([] if deleted else [text])
     # the pause is over: from here on absence counts again
@@ -334,7 +367,9 @@ def test_a_slice_that_is_filtered_away_infers_nothing_in_its_partitions(quick):
     """The read found rows, the steps kept none of them: no partition is present."""
     columns = [*ORDERS, ("Region", "string")]
     node = orders(partition_by=["Region"])
-    node["transform"] = {"steps": [{"operation": "filter", "params": {"condition": "CustomerID = 10"}}]}
+    node["transform"] = {
+        "steps": [{"operation": "filter", "params": {"condition": "CustomerID = 10"}}]
+    }
     quick.declare(node)
     quick.put("orders", columns, (1, 10, june(1), "EMEA"), (2, 10, june(1), "APAC"))
     quick.run()
@@ -380,13 +415,23 @@ def test_the_words_of_seed_001(quick, lines):
     quick.run()
     said = lines()
     window = "Delete detection window for column 'LastModified': [2024-06-01 <= LastModified <= 2024-06-15]"
-    for line in [("INFO", f"orders: {window}"), ("INFO", f"orders: {ACTIVE}"), ("WARNING", f"orders: Note: {NULLS}")]:
+    for line in [
+        ("INFO", f"orders: {window}"),
+        ("INFO", f"orders: {ACTIVE}"),
+        ("WARNING", f"orders: Note: {NULLS}"),
+    ]:
         assert said.count(line) == 1
 
 
 def compared(**params):
     """Five customers in the live source; the node asks for its keys."""
-    step = {"mode": "sql_compare", "keys": ["id"], "source_connection": "erp", "source_table": "customers", **params}
+    step = {
+        "mode": "sql_compare",
+        "keys": ["id"],
+        "source_connection": "erp",
+        "source_table": "customers",
+        **params,
+    }
     return {
         "name": "customers",
         "read": {"connection": "erp", "table": "customers"},
@@ -428,18 +473,24 @@ def test_many_keys_come_as_runs(shop, lines):
         ("date", "TIMESTAMP", (june(1), june(2)), "2024-06-01 10:00:00.000000"),
     ],
 )
-def test_a_live_key_that_is_not_a_key_of_the_table_is_an_error_that_names_it(shop, key, declared, keys, other):
+def test_a_live_key_that_is_not_a_key_of_the_table_is_an_error_that_names_it(
+    shop, key, declared, keys, other
+):
     live = {"source_table": "live", "max_delete_percent": None}
     shop.declare({**compared(**live), "read": {"connection": "files", "path": "customers.parquet"}})
     shop.put("customers", [("id", key), ("name", "string")], *((k, "a") for k in keys))
-    shop.sql(f"CREATE TABLE live (id {declared})", *(f"INSERT INTO live VALUES ('{k}')" for k in keys))
+    shop.sql(
+        f"CREATE TABLE live (id {declared})", *(f"INSERT INTO live VALUES ('{k}')" for k in keys)
+    )
     shop.run()
     shop.sql(f"UPDATE live SET id = '{other}' WHERE id = '{keys[0]}'")
     with pytest.raises(CastError, match="column `id`") as caught:
         shop.run()
     assert (caught.value.value, caught.value.type) == (other, key)
     assert shop.flags("customers") == dict.fromkeys(keys, False)
-    shop.sql(f"DELETE FROM live WHERE id = '{other}'")  # what is left is exact, in more digits or as a whole day
+    shop.sql(
+        f"DELETE FROM live WHERE id = '{other}'"
+    )  # what is left is exact, in more digits or as a whole day
     shop.run()
     assert shop.flags("customers") == {keys[0]: True, keys[1]: False}
 
@@ -461,7 +512,9 @@ def test_a_target_filter_that_fails_is_named_with_its_node(quick, condition, tol
 
 def test_what_fails_beside_a_target_filter_is_not_its_fault(quick):
     node = compared(target_filter="name = 'n1'")
-    node["transform"]["steps"].append({"operation": "derive", "params": {"columns": {"x": "1 / (id - 3)"}}})
+    node["transform"]["steps"].append(
+        {"operation": "derive", "params": {"columns": {"x": "1 / (id - 3)"}}}
+    )
     quick.declare(node)
     quick.sql(FIVE[0], "INSERT INTO customers VALUES (1, 'n1')")
     quick.run()
@@ -474,16 +527,26 @@ def test_a_breach_that_warns(quick, lines):
     result = three_of_five_are_gone(quick).run()
     assert (result.deleted, len(result.warnings)) == (3, 1)
     assert result.warnings[0].startswith("Delete detection: 60.0% of rows flagged for deletion")
-    said = [line for line in lines() if "Delete detection: 60.0% of rows flagged for deletion" in line[1]]
+    said = [
+        line
+        for line in lines()
+        if "Delete detection: 60.0% of rows flagged for deletion" in line[1]
+    ]
     assert [level for level, _ in said] == ["WARNING"]
 
 
 def test_a_breach_that_skips(quick, lines):
     result = three_of_five_are_gone(quick, on_threshold_breach="skip").run()
     assert (result.status, result.deleted, result.held) == ("unchanged", 0, 0)
-    said = [line for line in lines() if "Delete threshold exceeded, skipping delete detection" in line[1]]
+    said = [
+        line
+        for line in lines()
+        if "Delete threshold exceeded, skipping delete detection" in line[1]
+    ]
     assert [level for level, _ in said] == ["INFO"]
-    assert set(quick.flags("customers").values()) == {False}  # the column is there all the same (X-10)
+    assert set(quick.flags("customers").values()) == {
+        False
+    }  # the column is there all the same (X-10)
 
 
 def test_a_breach_that_stops(quick):
@@ -492,7 +555,9 @@ def test_a_breach_that_stops(quick):
     with pytest.raises(DeleteThresholdExceeded, match=r"^60\.0% exceeds 33\.3%$") as caught:
         quick.run()
     assert (caught.value.percent, caught.value.found, caught.value.alive) == (60.0, 3, 5)
-    assert quick.flags("customers") == dict.fromkeys(range(1, 6), False)  # nothing was written, not even the new row
+    assert quick.flags("customers") == dict.fromkeys(
+        range(1, 6), False
+    )  # nothing was written, not even the new row
 
 
 @pytest.mark.parametrize(("limit", "stops"), [(None, False), (0, True), (60, False), (59.9, True)])
@@ -518,7 +583,10 @@ def test_the_limits_of_a_step_beside_delete_missing(quick):
     ("params", "text"),
     [
         ({"max_delete_percent": 9}, r"^10\.0% exceeds 9\.0%$"),  # of the ten that are alive
-        ({"max_delete_percent": 49, "target_filter": "OrderID > 8"}, r"^50\.0% exceeds 49\.0%$"),  # of two
+        (
+            {"max_delete_percent": 49, "target_filter": "OrderID > 8"},
+            r"^50\.0% exceeds 49\.0%$",
+        ),  # of two
     ],
 )
 def test_the_share_is_of_all_living_rows_and_not_of_those_in_the_window(quick, params, text):
@@ -575,7 +643,11 @@ def test_presets_name_the_system_columns(shop, preset, mode):
 
 
 def test_a_prefix_and_a_name_of_ones_own(quick):
-    quick.declare(orders(system_columns={"preset": "dlf", "prefix": "x_", "last_seen": "seen"}, row_hash=False))
+    quick.declare(
+        orders(
+            system_columns={"preset": "dlf", "prefix": "x_", "last_seen": "seen"}, row_hash=False
+        )
+    )
     quick.put("orders", ORDERS, (1, 10, june(1)))
     quick.run()
     assert quick.table("orders").names == [*(n for n, _ in ORDERS), "x_deleted", "seen"]
@@ -604,7 +676,11 @@ def test_living_rows_downstream_and_all_when_asked(shop):
     shop.run()
     shop.sql("DELETE FROM customers WHERE id = 4")
     result = shop.run()
-    assert (result["customers"].deleted, result["living"].rows_read, result["everything"].rows_read) == (1, 4, 5)
+    assert (
+        result["customers"].deleted,
+        result["living"].rows_read,
+        result["everything"].rows_read,
+    ) == (1, 4, 5)
     assert sorted(r["id"] for r in shop.table("living").rows) == [1, 2, 3, 5]
     assert sorted(r["id"] for r in shop.table("everything").rows) == [1, 2, 3, 4, 5]
     assert shop.table("living").names == ["id", "name"]  # system columns stay where they are
@@ -640,7 +716,11 @@ def test_ignored_deletes_leave_the_table_alone(quick, mode):
     quick.run()
     quick.sql("DELETE FROM customers WHERE id < 6")
     ignored = quick.run()
-    assert (ignored.status, numbers(ignored), ignored.warnings) == ("unchanged", (0, 0, 0, 0, 0), [])
+    assert (ignored.status, numbers(ignored), ignored.warnings) == (
+        "unchanged",
+        (0, 0, 0, 0, 0),
+        [],
+    )
     assert len(quick.table("customers").rows) == 5
     assert ("_is_deleted" in quick.table("customers").names) is (mode == "scd2")
 
@@ -709,9 +789,15 @@ def test_a_rolling_window_reads_and_looks_back_from_now(shop):
 
 
 SINCE = {
-    "initial value": {"incremental": {"mode": "stateful", "column": "LastModified", "initial_value": "2000-01-01"}},
-    "rolling window": {"incremental": {"mode": "rolling_window", "column": "LastModified", "lookback": "7d"}},
-    "a bound of its own": {"watermark": [{"column_name": "LastModified", "expression": "'2000-01-01'"}]},
+    "initial value": {
+        "incremental": {"mode": "stateful", "column": "LastModified", "initial_value": "2000-01-01"}
+    },
+    "rolling window": {
+        "incremental": {"mode": "rolling_window", "column": "LastModified", "lookback": "7d"}
+    },
+    "a bound of its own": {
+        "watermark": [{"column_name": "LastModified", "expression": "'2000-01-01'"}]
+    },
 }
 
 
@@ -733,7 +819,9 @@ def test_the_first_run_of_a_node_infers_nothing_of_what_the_table_held_before(qu
     assert (numbers(first), first.warnings) == ((2, 0, 0, 0, 0), [FIRST_RUN])
     quick.put("orders", ORDERS, (4, 10, today))
     assert FIRST_RUN not in quick.run().warnings
-    assert quick.flags("orders", "OrderID")[3] is True  # from the second run on, a window is a window
+    assert (
+        quick.flags("orders", "OrderID")[3] is True
+    )  # from the second run on, a window is a window
 
 
 TWO_MARKS = [("id", "bigint"), ("created", "date"), ("updated", "date"), ("part", "int")]
@@ -758,7 +846,13 @@ def test_groups_of_watermarks(shop):
             "write": {"connection": "lake", "table": "rows", "mode": "upsert", "keys": ["id"]},
         }
     )
-    shop.put("rows", TWO_MARKS, (1, june(5), june(5), 1), (2, june(1), june(5), 1), (3, june(5), june(1), 1))
+    shop.put(
+        "rows",
+        TWO_MARKS,
+        (1, june(5), june(5), 1),
+        (2, june(1), june(5), 1),
+        (3, june(5), june(1), 1),
+    )
     assert shop.run().rows_read == 3
     # 4 by its creation, 5 by its update a day below the mark; 6 by neither, 7 is of an older part
     shop.put(
@@ -779,7 +873,10 @@ def test_groups_of_watermarks(shop):
 
 
 def test_x37_a_row_that_was_not_read_is_never_missed(quick):
-    watermark = [{"column_name": "created", "operation": "or"}, {"column_name": "updated", "operation": "or"}]
+    watermark = [
+        {"column_name": "created", "operation": "or"},
+        {"column_name": "updated", "operation": "or"},
+    ]
     quick.declare(
         {
             "name": "rows",
@@ -788,7 +885,12 @@ def test_x37_a_row_that_was_not_read_is_never_missed(quick):
             "write": {"connection": "lake", "table": "rows", "mode": "upsert", "keys": ["id"]},
         }
     )
-    there = [(1, june(1), june(5), 0), (2, june(5), june(1), 0), (3, june(2), june(2), 0), (4, june(5), june(5), 0)]
+    there = [
+        (1, june(1), june(5), 0),
+        (2, june(5), june(1), 0),
+        (3, june(2), june(2), 0),
+        (4, june(5), june(5), 0),
+    ]
     quick.put("rows", TWO_MARKS, *there)
     quick.run()
     quick.put("rows", TWO_MARKS, *there[:3], (5, june(6), june(6), 0))
@@ -797,7 +899,9 @@ def test_x37_a_row_that_was_not_read_is_never_missed(quick):
     assert quick.flags("rows") == {1: False, 2: False, 3: False, 4: True, 5: False}
 
 
-@pytest.mark.parametrize("condition", ["region = 'east'", "region LIKE 'east%'"])  # one that a database is told
+@pytest.mark.parametrize(
+    "condition", ["region = 'east'", "region LIKE 'east%'"]
+)  # one that a database is told
 @pytest.mark.parametrize("mode", MODES)
 def test_a_row_that_a_filter_drops_is_still_there(quick, mode, condition):
     quick.sql(
@@ -816,7 +920,9 @@ def test_a_row_that_a_filter_drops_is_still_there(quick, mode, condition):
     )
     quick.run()
     quick.sql(
-        "UPDATE s SET region = 'west' WHERE id = 2", "DELETE FROM s WHERE id = 3", "INSERT INTO s VALUES (4,'east',4)"
+        "UPDATE s SET region = 'west' WHERE id = 2",
+        "DELETE FROM s WHERE id = 3",
+        "INSERT INTO s VALUES (4,'east',4)",
     )
     result = quick.run()
     assert (result.rows_read, numbers(result)) == (3, (1, 0, 1, 0, 0))
@@ -850,11 +956,17 @@ def test_an_incremental_append_and_a_row_that_went_back(shop, keys):
     shop.put("rows", EVENTS, (1, "a", june(5)), (2, "a", june(5)))  # as it was
     assert shop.run().inserted == (1 if keys else 0)
     states = sorted((r["id"], r["state"]) for r in shop.table("bronze").rows)
-    assert states == ([(1, "a"), (1, "a"), (1, "b"), (2, "a")] if keys else [(1, "a"), (1, "b"), (2, "a")])
+    assert states == (
+        [(1, "a"), (1, "a"), (1, "b"), (2, "a")] if keys else [(1, "a"), (1, "b"), (2, "a")]
+    )
     assert shop.run().inserted == 0
 
 
-MOVED = {"back within the lag": (1, "b", june(4)), "to nowhere": (1, "a", None), "not at all": (1, "b", june(5))}
+MOVED = {
+    "back within the lag": (1, "b", june(4)),
+    "to nowhere": (1, "a", None),
+    "not at all": (1, "b", june(5)),
+}
 
 
 @pytest.mark.parametrize("metadata", [True, False])
@@ -865,7 +977,9 @@ def test_an_unchanged_source_appends_nothing_wherever_its_marks_moved(quick, mov
     quick.run()
     quick.put("rows", EVENTS, MOVED[moved], (2, "a", june(5)))
     assert quick.run().inserted == 1
-    again = quick.run().inserted  # where no column says which of two came last, the mark does, and may be wrong once
+    again = (
+        quick.run().inserted
+    )  # where no column says which of two came last, the mark does, and may be wrong once
     assert again == (0 if metadata or moved == "not at all" else 1)
     assert [quick.run().inserted for _ in range(3)] == [0, 0, 0]
 
@@ -884,12 +998,22 @@ def test_a_key_with_several_rows_at_the_source_is_appended_once(quick, metadata)
 def test_an_append_by_keys_keeps_what_is_known_of_a_column_that_the_read_lacks(shop):
     """As an update does; of a new key, or one with several rows, nothing is known."""
     shop.declare(bronze(keys=["id"], add_metadata={"extracted_at": True}))
-    shop.put("rows", EVENTS, (1, "a", june(1)), (2, "b", june(5)), (3, "c", june(5)), (4, "d", june(5)))
+    shop.put(
+        "rows", EVENTS, (1, "a", june(1)), (2, "b", june(5)), (3, "c", june(5)), (4, "d", june(5))
+    )
     shop.run()
-    shop.put("rows", EVENTS, (1, "a", june(1)), (2, "z", june(6)), (3, "c", june(5)), (4, "d", june(5)))
+    shop.put(
+        "rows", EVENTS, (1, "a", june(1)), (2, "z", june(6)), (3, "c", june(5)), (4, "d", june(5))
+    )
     shop.run()
     lacking = [("id", "bigint"), ("updated", "date"), ("note", "string")]
-    now = [(1, june(7), None), (2, june(6), "n"), (3, june(5), None), (4, june(6), "x"), (4, june(6), "y")]
+    now = [
+        (1, june(7), None),
+        (2, june(6), "n"),
+        (3, june(5), None),
+        (4, june(6), "x"),
+        (4, june(6), "y"),
+    ]
     shop.put("rows", lacking, *now, (5, june(7), None))
     found = shop.run()
     assert (found.rows_read, found.inserted) == (6, 5)  # 3 is as it was
@@ -898,7 +1022,9 @@ def test_an_append_by_keys_keeps_what_is_known_of_a_column_that_the_read_lacks(s
     came = {(r["id"], r["note"]): r["state"] for r in rows if r["_extracted_at"] == last}
     assert came == {(1, None): "a", (2, "n"): "z", (4, "x"): None, (4, "y"): None, (5, None): None}
     assert shop.run().inserted == 0
-    shop.put("rows", EVENTS, (1, "a", june(7)), (2, "z", june(6)), (3, "c", june(5)), (5, "e", june(7)))
+    shop.put(
+        "rows", EVENTS, (1, "a", june(7)), (2, "z", june(6)), (3, "c", june(5)), (5, "e", june(7))
+    )
     assert shop.run().inserted == 1  # of 5 there is news
 
 
@@ -913,7 +1039,9 @@ LAST = {  # what a key's note was, run after run, with the day of its mark; and 
 
 @pytest.mark.long_on_spark
 @pytest.mark.parametrize("told", LAST)
-def test_without_a_clock_a_lacked_column_is_filled_by_the_rule_that_finds_the_newest_row(shop, told):
+def test_without_a_clock_a_lacked_column_is_filled_by_the_rule_that_finds_the_newest_row(
+    shop, told
+):
     """Never with a value that may have been another one by then."""
     notes, known = LAST[told]
     shop.declare(bronze(keys=["id"]))
@@ -923,7 +1051,9 @@ def test_without_a_clock_a_lacked_column_is_filled_by_the_rule_that_finds_the_ne
     shop.put("rows", EVENTS, (1, "q", june(6)))
     assert shop.run().inserted == 1
     assert [r["note"] for r in shop.table("bronze").rows if r["state"] == "q"] == [known]
-    again = shop.run().inserted  # what came back has two copies, and is taken for the newest row once more
+    again = (
+        shop.run().inserted
+    )  # what came back has two copies, and is taken for the newest row once more
     assert again == (1 if told == "one that came back" else 0)
     assert shop.run().inserted == 0
 
@@ -947,7 +1077,11 @@ def test_equal_rows_are_a_multiset(quick):
 @pytest.mark.long_on_spark
 def test_files_by_the_time_they_were_written(shop):
     node = bronze()
-    node["read"] = {"connection": "files", "path": "in_*.parquet", "incremental": {"mode": "stateful"}}
+    node["read"] = {
+        "connection": "files",
+        "path": "in_*.parquet",
+        "incremental": {"mode": "stateful"},
+    }
     shop.declare(node)
     landing = shop.folder / "landing"
 
@@ -960,7 +1094,10 @@ def test_files_by_the_time_they_were_written(shop):
     assert shop.run().inserted == 1
     arrive("in_2", 5, (2, "a", june(1)))
     second = shop.run()
-    assert (second.rows_read, second.inserted) == (1, 1)  # the bound is included; what was read of it is known by name
+    assert (second.rows_read, second.inserted) == (
+        1,
+        1,
+    )  # the bound is included; what was read of it is known by name
     quiet = shop.run()
     assert (quiet.status, quiet.inserted) == ("unchanged", 0)
     arrive("in_0", 3, (0, "late", june(1)))  # older than the mark: such files need a lag
@@ -981,7 +1118,13 @@ def extracts(**write):
         "name": "customers",
         "read": {"connection": "files", "path": "day_*.parquet"},
         "transform": {"steps": [{"operation": "detect_deletes", "params": params}]},
-        "write": {"connection": "lake", "table": "customers", "mode": "upsert", "keys": ["id"], **write},
+        "write": {
+            "connection": "lake",
+            "table": "customers",
+            "mode": "upsert",
+            "keys": ["id"],
+            **write,
+        },
     }
 
 
@@ -1002,14 +1145,18 @@ def test_snapshots_by_a_column(shop):
     assert shop.flags("customers") == {1: False, 2: True, 3: False}
 
 
-@pytest.mark.parametrize(("type_", "value"), [("boolean", False), ("double", 1.5), ("binary", b"\xff")])
+@pytest.mark.parametrize(
+    ("type_", "value"), [("boolean", False), ("double", 1.5), ("binary", b"\xff")]
+)
 def test_a_column_that_orders_no_extracts_is_refused_at_once(quick, type_, value):
     quick.declare(extracts())
     quick.put("day_1", [("id", "bigint"), ("day", type_)], (1, value))
     told = f"customers: snapshot_column: `day` has type {type_}, which cannot order extracts"
     with pytest.raises(ReadError, match=told) as caught:
         quick.run()
-    assert caught.value.hint == "choose a column of whole numbers, decimals, dates, timestamps or text"
+    assert (
+        caught.value.hint == "choose a column of whole numbers, decimals, dates, timestamps or text"
+    )
 
 
 def test_an_older_snapshot_alone_is_no_evidence(quick):
@@ -1026,7 +1173,9 @@ def test_an_older_snapshot_alone_is_no_evidence(quick):
     assert [w.startswith(text) for w in late.warnings] == [True]
     assert numbers(late) == (0, 0, 0, 0, 0)
     assert sorted(quick.table("customers").rows, key=str) == sorted(before, key=str)
-    assert quick.run().warnings == late.warnings  # and the newest that was compared stays the newest
+    assert (
+        quick.run().warnings == late.warnings
+    )  # and the newest that was compared stays the newest
     quick.put("day_n", EXTRACTS, (1, "b", june(4)))
     assert numbers(quick.run()) == (0, 1, 1, 0, 0)
     assert quick.flags("customers") == {1: False, 2: True, 3: True}
@@ -1041,10 +1190,16 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize("found", ["snapshot_diff", pytest.param("sql_compare", marks=pytest.mark.long_on_spark)])
+@pytest.mark.parametrize(
+    "found", ["snapshot_diff", pytest.param("sql_compare", marks=pytest.mark.long_on_spark)]
+)
 def test_a_key_that_comes_twice_is_refused_whatever_it_is(shop, found):
     """Where the whole table is compared, nobody counts keys beforehand: they are told by what they meet."""
-    live = {"source_connection": "erp", "source_query": "SELECT id FROM live"} if found == "sql_compare" else {}
+    live = (
+        {"source_connection": "erp", "source_query": "SELECT id FROM live"}
+        if found == "sql_compare"
+        else {}
+    )
     params = {"mode": found, "keys": ["id"], "max_delete_percent": None, **live}
     columns = [("id", "bigint"), ("state", "string")]
     shop.sql("CREATE TABLE live (id INTEGER)", "INSERT INTO live VALUES (1), (2), (9)")
@@ -1077,7 +1232,13 @@ def test_a_key_that_comes_twice_is_refused_whatever_it_is(shop, found):
 def test_an_older_row_of_a_key_that_is_back_revives_it_and_overwrites_nothing(shop):
     """A restored backup, or a replica that is behind; where rows announce their deletes, an older row is older."""
     steps = [{"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}]
-    write = {"connection": "lake", "table": "rows", "mode": "upsert", "keys": ["id"], "sequence_by": "updated"}
+    write = {
+        "connection": "lake",
+        "table": "rows",
+        "mode": "upsert",
+        "keys": ["id"],
+        "sequence_by": "updated",
+    }
     node = {
         "name": "rows",
         "read": {"connection": "files", "path": "rows.parquet"},
@@ -1103,12 +1264,20 @@ def test_an_older_row_of_a_key_that_is_back_revives_it_and_overwrites_nothing(sh
 
 def full_extracts(**params):
     step = {"mode": "snapshot_diff", "keys": ["id"], **params}
-    dedupe = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}}
+    dedupe = {
+        "operation": "deduplicate",
+        "params": {"keys": ["id"], "order_by": "_extracted_at DESC"},
+    }
     return [
         {
             "name": "bronze",
             "read": {"connection": "erp", "table": "customers"},
-            "write": {"connection": "lake", "table": "bronze", "mode": "append", "add_metadata": True},
+            "write": {
+                "connection": "lake",
+                "table": "bronze",
+                "mode": "append",
+                "add_metadata": True,
+            },
         },
         {
             "name": "silver",
@@ -1162,7 +1331,10 @@ def test_an_empty_extract_is_a_snapshot_and_is_held(shop):
     assert shop.flags("silver") == dict.fromkeys(range(1, 6), False)
     shop.sql("INSERT INTO customers VALUES (1, 'n1')")
     silver = shop.run()["silver"]
-    assert (silver.status, numbers(silver)) == ("held", (0, 0, 0, 0, 4))  # 1 was seen; the others wait for a person
+    assert (silver.status, numbers(silver)) == (
+        "held",
+        (0, 0, 0, 0, 4),
+    )  # 1 was seen; the others wait for a person
     assert shop.flags("silver") == dict.fromkeys(range(1, 6), False)
     shop.sql(*(f"INSERT INTO customers VALUES ({i}, 'n{i}')" for i in range(2, 6)))
     silver = shop.run()["silver"]
@@ -1178,7 +1350,9 @@ def test_an_empty_source_may_be_an_error_or_the_truth(quick):
         quick.run()
     assert "on_empty_source" in str(caught.value.hint)
     assert "max_delete" not in str(caught.value.hint)
-    quick.declare(compared(on_empty_source="apply", max_delete_percent=0, on_threshold_breach="error"))
+    quick.declare(
+        compared(on_empty_source="apply", max_delete_percent=0, on_threshold_breach="error")
+    )
     assert quick.run().deleted == 5
     assert set(quick.flags("customers").values()) == {True}
 
@@ -1186,7 +1360,9 @@ def test_an_empty_source_may_be_an_error_or_the_truth(quick):
 def test_steps_before_the_detection_apply_to_every_extract(quick):
     """A row that a filter leaves out is missing, like one that is gone."""
     nodes = full_extracts()
-    nodes[1]["transform"]["steps"].insert(0, {"operation": "filter", "params": {"condition": "name <> 'closed'"}})
+    nodes[1]["transform"]["steps"].insert(
+        0, {"operation": "filter", "params": {"condition": "name <> 'closed'"}}
+    )
     quick.declare(*nodes)
     quick.sql(*FIVE)
     quick.run()
@@ -1242,7 +1418,11 @@ SNAPSHOT = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "
     [
         ({"transform": {"steps": [TENFOLD]}}, "transform.steps[0] (derive)"),
         (
-            {"transform": {"steps": [{"operation": "sql", "params": {"query": REWRITING.format("source")}}]}},
+            {
+                "transform": {
+                    "steps": [{"operation": "sql", "params": {"query": REWRITING.format("source")}}]
+                }
+            },
             "transform.steps[0] (sql)",
         ),
         ({"transformation_sql": REWRITING.format("source")}, "transformation_sql"),
@@ -1259,7 +1439,9 @@ def test_keys_that_are_rewritten_after_they_were_read_are_refused(quick, more, b
 def test_a_step_for_deletes_stands_behind_what_rewrites_the_keys(quick):
     node = orders()
     del node["settings"], node["read"]["watermark"]
-    quick.declare({**node, "transform": {"steps": [SNAPSHOT, TENFOLD]}}).put("orders", ORDERS, (1, 1, june(1)))
+    quick.declare({**node, "transform": {"steps": [SNAPSHOT, TENFOLD]}}).put(
+        "orders", ORDERS, (1, 1, june(1))
+    )
     with pytest.raises(TransformError, match=r"transform\.steps\[1\] \(derive\)"):
         quick.run()
     quick.declare({**node, "transform": {"steps": [TENFOLD, SNAPSHOT]}})
@@ -1270,7 +1452,10 @@ def test_a_step_for_deletes_stands_behind_what_rewrites_the_keys(quick):
 
 
 def test_a_mark_that_is_rewritten_says_nothing_of_the_window(quick):
-    later = {"operation": "derive", "params": {"columns": {"LastModified": "date_add(LastModified, 4)"}}}
+    later = {
+        "operation": "derive",
+        "params": {"columns": {"LastModified": "date_add(LastModified, 4)"}},
+    }
     quick.declare({**orders(), "transform": {"steps": [later]}})
     quick.put("orders", ORDERS, (1, 1, june(1)), (2, 1, june(5)))
     quick.run()
@@ -1293,7 +1478,14 @@ def test_what_is_approved_is_looked_for_in_the_whole_source(quick):
     quick.put("orders", ORDERS, *rows[:3], (4, 1, june(9)), (5, 1, june(10)))
     quick.project.run(platform=quick.platform)
     quick.project.approve(held.run_id, platform=quick.platform)
-    assert quick.flags("orders", "OrderID") == {1: False, 2: False, 3: False, 4: False, 5: False, 6: True}
+    assert quick.flags("orders", "OrderID") == {
+        1: False,
+        2: False,
+        3: False,
+        4: False,
+        5: False,
+        6: True,
+    }
 
 
 def test_one_file_looked_at_twice_confirms_nothing(quick):

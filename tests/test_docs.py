@@ -12,7 +12,12 @@ import strandline
 from strandline.guard.policy import mass_deletes
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ["ingestion-correctness.md", "cookbook-deletes.md", "how-history-works.md", "change-feeds.md"]
+PAGES = [
+    "ingestion-correctness.md",
+    "cookbook-deletes.md",
+    "how-history-works.md",
+    "change-feeds.md",
+]
 CONNECTIONS = {
     "erp": {"type": "sql", "url": "sqlite:///source.db"},
     "files": {"type": "files", "path": "landing"},
@@ -49,7 +54,9 @@ EXAMPLES = sorted((DOCS.parent / "examples").glob("*/strandline.yaml"))
 
 
 @pytest.mark.parametrize(
-    "file", [*TEMPLATES, *EXAMPLES, DOCS.parent / "README.md"], ids=lambda f: f"{f.parent.name}/{f.name}"
+    "file",
+    [*TEMPLATES, *EXAMPLES, DOCS.parent / "README.md"],
+    ids=lambda f: f"{f.parent.name}/{f.name}",
 )
 def test_whatever_is_shown_holds_a_mass_delete(tmp_path, file):
     text = file.read_text(encoding="utf-8")
@@ -66,7 +73,8 @@ def test_there_is_something_to_try():
 
 
 @pytest.mark.parametrize(
-    "page", [*(DOCS / p for p in PAGES), DOCS / "decisions/0005-deletes.md", DOCS.parent / "README.md"]
+    "page",
+    [*(DOCS / p for p in PAGES), DOCS / "decisions/0005-deletes.md", DOCS.parent / "README.md"],
 )
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

@@ -19,7 +19,9 @@ part = Absence(Increment(rows), seen=None, scope=None)
 def test_the_type_checker_refuses_deletes_by_absence_over_an_increment(tmp_path: Path) -> None:
     file = tmp_path / "job.py"
     file.write_text(JOB, encoding="utf-8")
-    said, trouble, code = api.run(["--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path), str(file)])
+    said, trouble, code = api.run(
+        ["--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path), str(file)]
+    )
     assert (code, trouble) == (1, "")
     assert [line.split(": ", 1)[0].rpartition(":")[2] for line in said.splitlines()[:-1]] == ["7"]
     assert 'incompatible type "Increment"' in said

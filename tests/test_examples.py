@@ -39,7 +39,9 @@ class Example:
             for statement in also:
                 source.execute(statement)
         source.close()
-        return {n.name: n for n in strandline.load(self.folder).run(platform=self.platform, **how).nodes}
+        return {
+            n.name: n for n in strandline.load(self.folder).run(platform=self.platform, **how).nodes
+        }
 
     def rows(self, table="silver/*"):
         (location,) = (self.folder / "lake").glob(table)
@@ -56,7 +58,15 @@ def example(tmp_path, platform, make_source):
 
 
 def told(node):
-    return (node.status, node.rows_read, node.inserted, node.updated, node.deleted, node.held, node.warnings)
+    return (
+        node.status,
+        node.rows_read,
+        node.inserted,
+        node.updated,
+        node.deleted,
+        node.held,
+        node.warnings,
+    )
 
 
 def test_all_six_are_here():
@@ -97,7 +107,15 @@ def test_02_product_4_is_flagged_and_bronze_has_no_copies(example):
     assert shop.flags() == DAY_2
     prices = {r["product_id"]: r["price"] for r in shop.rows().rows}
     assert prices == {1: 30.0, 2: 199.0, 3: 90.0, 4: 120.0, 5: 45.0, 6: 180.0}
-    assert sorted(r["product_id"] for r in shop.rows("bronze/products").rows) == [1, 2, 2, 3, 4, 5, 6]
+    assert sorted(r["product_id"] for r in shop.rows("bronze/products").rows) == [
+        1,
+        2,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 @pytest.mark.long_on_spark
@@ -106,7 +124,14 @@ def test_03_order_4_stays(example):
     assert told(shop.day(1)["silver_orders"]) == ("success", 5, 5, 0, 0, 0, [])
     assert told(shop.day(2)["silver_orders"]) == ("success", 10, 1, 1, 0, 0, [])
     silver = shop.rows()
-    assert {r["order_id"]: r["amount"] for r in silver.rows} == {1: 30.0, 2: 260.0, 3: 90.0, 4: 120.0, 5: 45.0, 6: 75.0}
+    assert {r["order_id"]: r["amount"] for r in silver.rows} == {
+        1: 30.0,
+        2: 260.0,
+        3: 90.0,
+        4: 120.0,
+        5: 45.0,
+        6: 75.0,
+    }
     assert "_is_deleted" not in silver.names
     assert "_last_seen" not in silver.names
 
@@ -140,7 +165,9 @@ def test_05_another_one_stops_it(example):
     stopped = shop.day(2, also=more)["silver_customers"]
     assert stopped.status == "failed"
     assert stopped.error["message"].startswith("40.0% exceeds 20.0%")
-    assert {r["customer_id"]: r["email"] for r in shop.rows().rows}[2] == "ben@example.com"  # nothing was written
+    assert {r["customer_id"]: r["email"] for r in shop.rows().rows}[
+        2
+    ] == "ben@example.com"  # nothing was written
     assert shop.flags() == DAY_1
     with pytest.raises(DeleteThresholdExceeded, match=r"^40\.0% exceeds 20\.0%"):
         shop.day(2, also=more, check=True)

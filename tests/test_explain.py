@@ -21,7 +21,10 @@ class Shop:
 
     def __init__(self, folder, platform, columns=NUMBERS, mode="upsert", **limits):
         self.folder, self.platform, self.columns = folder, platform, columns
-        step = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"], **limits}}
+        step = {
+            "operation": "detect_deletes",
+            "params": {"mode": "snapshot_diff", "keys": ["id"], **limits},
+        }
         node = {
             "name": "n",
             "read": {"connection": "files", "path": "x.parquet"},
@@ -50,7 +53,9 @@ def test_an_undo_counts_a_row_that_is_changed_back_once(tmp_path, pandas_platfor
     gone = shop.run((2, "b"), (3, "C"), (4, "d"))  # flagged, unchanged, updated, inserted
     with pytest.raises(SystemExit):
         main(["undo", gone, "--dry-run", "--project-dir", str(tmp_path)])
-    extra = "1 row gone" if mode == "upsert" else "2 rows gone"  # a history has one more version of what was updated
+    extra = (
+        "1 row gone" if mode == "upsert" else "2 rows gone"
+    )  # a history has one more version of what was updated
     assert f"  2 rows changed back, {extra}\n" in capsys.readouterr().out
     node = shop.project.undo(gone, platform=pandas_platform).nodes[0]
     assert (node.inserted, node.updated, node.deleted) == (0, 2, int(extra[0]))
@@ -61,7 +66,9 @@ HOLD = {"max_delete_count": 0, "on_threshold_breach": "hold"}
 
 
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
-def test_an_undone_delete_is_told_with_its_reason_and_the_undo_as_one(tmp_path, pandas_platform, mode, capsys):
+def test_an_undone_delete_is_told_with_its_reason_and_the_undo_as_one(
+    tmp_path, pandas_platform, mode, capsys
+):
     shop = Shop(tmp_path, pandas_platform, mode=mode)
     shop.run((1, "a"), (2, "b"), (3, "c"))
     gone = shop.run((2, "B"), (3, "c"))
@@ -74,15 +81,31 @@ def test_an_undone_delete_is_told_with_its_reason_and_the_undo_as_one(tmp_path, 
         "snapshot_diff",
         back,
     )
-    assert (undone.event, undone.reason, undone.run_id, undone.mode) == ("undone", f"run {gone} was undone", back, None)
-    assert [(e.event, e.undone_by) for e in shop.tell("2")] == [("inserted", None), ("changed", back), ("undone", None)]
+    assert (undone.event, undone.reason, undone.run_id, undone.mode) == (
+        "undone",
+        f"run {gone} was undone",
+        back,
+        None,
+    )
+    assert [(e.event, e.undone_by) for e in shop.tell("2")] == [
+        ("inserted", None),
+        ("changed", back),
+        ("undone", None),
+    ]
     assert [e.event for e in shop.tell("3")] == ["inserted"]
     again = shop.run((2, "b"), (3, "c"))
-    assert [(e.event, e.run_id, e.undone_by) for e in shop.tell("1")][-1] == ("deleted", again, None)
+    assert [(e.event, e.run_id, e.undone_by) for e in shop.tell("1")][-1] == (
+        "deleted",
+        again,
+        None,
+    )
     with pytest.raises(SystemExit):
         main(["explain", "n", "--key", "id=1", "--project-dir", str(tmp_path)])
     told = " ".join(capsys.readouterr().out.split())
-    assert f"deleted: absent from the newest snapshot (snapshot_diff), run {gone}, undone by run {back}" in told
+    assert (
+        f"deleted: absent from the newest snapshot (snapshot_diff), run {gone}, undone by run {back}"
+        in told
+    )
 
 
 def test_an_undone_first_run_and_an_undone_hold(tmp_path, pandas_platform):
@@ -101,7 +124,12 @@ def at(text):
 
 SPELLED = {
     "bigint": (2, 3, ["2", "+2", "002"], ["2.0", "x", "9999999999999999999"]),
-    "decimal(10,2)": (Decimal("2.50"), Decimal(3), ["2.5", "2.50", "02.500"], ["2.505", "x", "1e1"]),
+    "decimal(10,2)": (
+        Decimal("2.50"),
+        Decimal(3),
+        ["2.5", "2.50", "02.500"],
+        ["2.505", "x", "1e1"],
+    ),
     "decimal(38,18)": (Decimal("2.500000000000000001"), Decimal(3), ["2.500000000000000001"], []),
     "boolean": (True, False, ["true", "TRUE", "1", "yes"], ["2"]),
     "date": (date(2024, 1, 1), date(2024, 1, 2), ["2024-01-01"], ["2024-02-30"]),
@@ -111,7 +139,12 @@ SPELLED = {
         ["2024-01-01 00:00:00.5", "2024-01-01T00:00:00.500Z", "2024-01-01 02:00:00.5+02:00"],
         ["noon"],
     ),
-    "timestamp_ntz": (at("1500-01-01T00:00:00"), at("2024-01-02T00:00:00"), ["1500-01-01", "1500-01-01T00:00"], []),
+    "timestamp_ntz": (
+        at("1500-01-01T00:00:00"),
+        at("2024-01-02T00:00:00"),
+        ["1500-01-01", "1500-01-01T00:00"],
+        [],
+    ),
     "string": ("2.50", "3", ["2.50"], []),
     "binary": (b"\xff\x00", b"b", ["0xff00", "0xFF00"], ["0xff0"]),
 }
@@ -138,7 +171,9 @@ def test_a_key_is_a_value_however_it_is_spelled(tmp_path, pandas_platform, type_
             shop.tell(text)
 
 
-def test_a_row_whose_files_are_gone_is_not_said_to_have_never_been_there(tmp_path, pandas_platform, capsys):
+def test_a_row_whose_files_are_gone_is_not_said_to_have_never_been_there(
+    tmp_path, pandas_platform, capsys
+):
     shop = Shop(tmp_path, pandas_platform)
     shop.run((1, "a"), (2, "b"))
     table = tmp_path / "lake" / "t"
@@ -149,7 +184,9 @@ def test_a_row_whose_files_are_gone_is_not_said_to_have_never_been_there(tmp_pat
     assert [e.event for e in shop.tell("1")] == ["unknown"]  # an older version
     for file in table.glob("*.parquet"):
         file.unlink()
-    with pytest.raises(ReadError, match=r"1 of the 1 files of version 1 are gone.* and it is the newest"):
+    with pytest.raises(
+        ReadError, match=r"1 of the 1 files of version 1 are gone.* and it is the newest"
+    ):
         shop.tell("1")
     with pytest.raises(SystemExit) as ended:
         main(["explain", "n", "--key", "id=1", "--project-dir", str(tmp_path)])

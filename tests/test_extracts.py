@@ -12,13 +12,22 @@ from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
 NEWEST = {"operation": "deduplicate", "params": {"keys": ["id"]}}
-DAY = {"operation": "derive", "params": {"columns": {"day": "CAST(substring(_source_file, 10, 10) AS date)"}}}
+DAY = {
+    "operation": "derive",
+    "params": {"columns": {"day": "CAST(substring(_source_file, 10, 10) AS date)"}},
+}
 TYPES = {"id": "bigint", "price": "bigint"}
 
 
 def detect(column: str | None = "_source_file", **params):
     named = {"snapshot_column": column} if column else {}
-    params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None, **named, **params}
+    params = {
+        "mode": "snapshot_diff",
+        "keys": ["id"],
+        "max_delete_percent": None,
+        **named,
+        **params,
+    }
     return {"operation": "detect_deletes", "params": params}
 
 
@@ -67,7 +76,9 @@ class Folder:
 
     def living(self, name):
         return sorted(
-            (r["id"], r["price"]) for r in read_table(self.folder / "lake" / name).rows if not r.get("_is_deleted")
+            (r["id"], r["price"])
+            for r in read_table(self.folder / "lake" / name).rows
+            if not r.get("_is_deleted")
         )
 
     def names(self, name):
@@ -91,21 +102,33 @@ NO_DAY = {"operation": "drop", "params": {"columns": ["day"]}}
 def test_the_newest_of_several_extracts_is_the_snapshot(folder):
     """By the names of the files, and by a day that is derived from them: a delete and a lower price."""
     folder.declare(node("named", [detect()]), node("derived", [DAY, detect("day"), NO_DAY]))
-    folder.put("products_2024-05-30.csv", (1, 9), (4, 40)).put("products_2024-05-31.csv", (1, 10), (2, 20), (3, 30))
+    folder.put("products_2024-05-30.csv", (1, 9), (4, 40)).put(
+        "products_2024-05-31.csv", (1, 10), (2, 20), (3, 30)
+    )
     assert [r.inserted for r in folder.run().values()] == [3, 3]
     folder.put("products_2024-06-01.csv", (1, 10), (2, 15))
     assert [(r.updated, r.deleted) for r in folder.run().values()] == [(1, 1), (1, 1)]
     assert folder.living("named") == folder.living("derived") == [(1, 10), (2, 15)]
-    assert folder.names("named") == folder.names("derived") == ["id", "price", "_row_hash", "_is_deleted", "_last_seen"]
+    assert (
+        folder.names("named")
+        == folder.names("derived")
+        == ["id", "price", "_row_hash", "_is_deleted", "_last_seen"]
+    )
 
 
 def test_extracts_that_bronze_keeps_and_one_that_arrives_late(quick):
-    quick.declare(node("named", [detect()]), bronze(**BY_TIME), node("silver", [NEWEST, detect()], LAKE))
+    quick.declare(
+        node("named", [detect()]), bronze(**BY_TIME), node("silver", [NEWEST, detect()], LAKE)
+    )
     quick.put("products_2024-05-31.csv", (1, 10), (2, 20), (3, 30)).run()
     quick.put("products_2024-06-01.csv", (1, 10), (2, 15)).run()
     quick.put("products_2024-05-29.csv", (1, 9), (4, 40))
     late = quick.run()
-    assert (late["named"].status, late["bronze"].inserted, late["silver"].status) == ("unchanged", 2, "unchanged")
+    assert (late["named"].status, late["bronze"].inserted, late["silver"].status) == (
+        "unchanged",
+        2,
+        "unchanged",
+    )
     assert quick.living("named") == quick.living("silver") == [(1, 10), (2, 15)]
 
 
@@ -130,7 +153,9 @@ def test_files_by_their_time_that_bring_nothing_new_are_no_empty_extract(quick):
 
 def test_extracts_in_parts_are_told_by_their_day(quick):
     quick.declare(node("parts", [DAY, NEWEST, detect("day"), NO_DAY]))
-    quick.put("products_2024-05-31_1.csv", (1, 10), (2, 20)).put("products_2024-05-31_2.csv", (3, 30)).run()
+    quick.put("products_2024-05-31_1.csv", (1, 10), (2, 20)).put(
+        "products_2024-05-31_2.csv", (3, 30)
+    ).run()
     quick.put("products_2024-06-01_1.csv", (1, 10)).put("products_2024-06-01_2.csv", (3, 33))
     assert (quick.run()["parts"].deleted, quick.living("parts")) == (1, [(1, 10), (3, 33)])
     quick.declare(node("named", [detect()]))
@@ -146,7 +171,10 @@ def test_extracts_in_parts_are_told_by_their_day(quick):
         ("products_2024-1-31.csv", "products_2024-12-1.csv"),
         ("products_01_2023.csv", "products_12_2022.csv"),  # two numbers
         ("products_may.csv", "products_jun.csv"),
-        ("products_2024-06-01_1.csv", "products_2024-06-01_2.csv"),  # two parts of one day, not two days
+        (
+            "products_2024-06-01_1.csv",
+            "products_2024-06-01_2.csv",
+        ),  # two parts of one day, not two days
         ("products_20240601_1.csv", "products_20240601_2.csv"),
     ],
 )
@@ -191,7 +219,10 @@ def test_a_wildcard_needs_a_snapshot_column_whatever_matches_today(quick, nodes,
 
 def test_ties_go_to_the_newest_file(quick):
     """Also where Bronze read several files in one run: all of its rows have one `_extracted_at`."""
-    newest = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}}
+    newest = {
+        "operation": "deduplicate",
+        "params": {"keys": ["id"], "order_by": "_extracted_at DESC"},
+    }
     quick.declare(node("direct", [NEWEST]), bronze(), node("silver", [newest], LAKE))
     quick.put("products_1.csv", (1, 20), (2, 5)).put("products_2.csv", (1, 15)).run()
     assert quick.living("direct") == quick.living("silver") == [(1, 15), (2, 5)]
@@ -203,13 +234,21 @@ def test_ties_go_to_the_newest_file(quick):
     [
         ({}, ["id", "price"]),
         ({"transformation_sql": "SELECT * FROM source"}, ["id", "price"]),
-        ({"transformation_sql": "SELECT id, price, _source_file AS file FROM source"}, ["id", "price", "file"]),
-        ({"write": {"add_metadata": {"extracted_at": False, "source_file": True}}}, ["id", "price", "_source_file"]),
+        (
+            {"transformation_sql": "SELECT id, price, _source_file AS file FROM source"},
+            ["id", "price", "file"],
+        ),
+        (
+            {"write": {"add_metadata": {"extracted_at": False, "source_file": True}}},
+            ["id", "price", "_source_file"],
+        ),
     ],
 )
 def test_the_file_is_a_column_for_steps_and_is_written_when_asked(quick, more, written):
     only = {"operation": "filter", "params": {"condition": "_source_file <> 'products_2.csv'"}}
-    made = node("t", [only], **more.get("write", {})) | {k: v for k, v in more.items() if k != "write"}
+    made = node("t", [only], **more.get("write", {})) | {
+        k: v for k, v in more.items() if k != "write"
+    }
     quick.declare(made).put("products_1.csv", (1, 10)).put("products_2.csv", (2, 20)).run()
     assert quick.living("t") == [(1, 10)]
     assert [n for n in quick.names("t") if n != "_row_hash"] == written

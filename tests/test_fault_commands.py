@@ -32,11 +32,19 @@ def land(folder: Path, text: str) -> None:
 
 def holding(folder: Path, runs: Runs) -> dict[str, Any]:
     """Two tables of which one run holds deletes."""
-    params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 20, "on_threshold_breach": "hold"}
+    params = {
+        "mode": "snapshot_diff",
+        "keys": ["id"],
+        "max_delete_percent": 20,
+        "on_threshold_breach": "hold",
+    }
     look = {"steps": [{"operation": "detect_deletes", "params": params}]}
     modes = zip(TABLES, ("upsert", "scd2"), strict=True)
     writes = ((n, {**LAKE, "table": n, "mode": mode, "keys": ["id"]}) for n, mode in modes)
-    make_project(folder, [{"name": n, "read": READ, "transform": look, "write": write} for n, write in writes])
+    make_project(
+        folder,
+        [{"name": n, "read": READ, "transform": look, "write": write} for n, write in writes],
+    )
     runs.ran(folder, ONE, 1, "success")
     return {"run_id": runs.ran(folder, TWO, 2, "held").result["run_id"]}
 
@@ -46,7 +54,12 @@ def in_a_row(folder: Path, **read: Any) -> None:
     newest = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "u DESC"}}
     a = {"name": "a", "read": {**READ, **read}, "write": {**LAKE, "table": "a", "mode": "append"}}
     write = {**LAKE, "table": "b", "mode": "upsert", "keys": ["id"]}
-    b = {"name": "b", "read": {**LAKE, "table": "a"}, "transform": {"steps": [newest]}, "write": write}
+    b = {
+        "name": "b",
+        "read": {**LAKE, "table": "a"},
+        "transform": {"steps": [newest]},
+        "write": write,
+    }
     make_project(folder, [a, b])
 
 
@@ -85,9 +98,22 @@ class Command:
 
 
 # how often each point is passed, by two nodes
-RECORD = {"control.write": 4, **dict.fromkeys(("log.before", "log.after", "put.before", "put.after"), 2)}
-_LAND = ("running.before", "running.after", "notes.before", "notes.after", "commit.before", "commit.rows")
-LAND = {**RECORD, **dict.fromkeys((*_LAND, "commit.after", "readback.after", "sweep.before", "sweep.after"), 2)}
+RECORD = {
+    "control.write": 4,
+    **dict.fromkeys(("log.before", "log.after", "put.before", "put.after"), 2),
+}
+_LAND = (
+    "running.before",
+    "running.after",
+    "notes.before",
+    "notes.after",
+    "commit.before",
+    "commit.rows",
+)
+LAND = {
+    **RECORD,
+    **dict.fromkeys((*_LAND, "commit.after", "readback.after", "sweep.before", "sweep.after"), 2),
+}
 LAND["control.write"] = 6  # announced, too
 NOTED = dict.fromkeys(("checkpoint.before", "checkpoint.after"), 2)
 EVALUATED = dict.fromkeys(("node.start", "read.after", "stage.before", "stage.after", "judged"), 2)
@@ -114,8 +140,17 @@ QUICK = {
 
 def cases() -> Iterator[Any]:
     """Every time that a command passes a point, killed and failed; all but the quick ones in `make long`."""
-    soon = {(do, f"{p}#{command.passes[p]}", "kill") for do, command in COMMANDS.items() for p in QUICK[do]}
-    passed = ((do, f"{p}#{n}") for do, c in COMMANDS.items() for p, m in c.passes.items() for n in range(1, m + 1))
+    soon = {
+        (do, f"{p}#{command.passes[p]}", "kill")
+        for do, command in COMMANDS.items()
+        for p in QUICK[do]
+    }
+    passed = (
+        (do, f"{p}#{n}")
+        for do, c in COMMANDS.items()
+        for p, m in c.passes.items()
+        for n in range(1, m + 1)
+    )
     for case in ((*at, action) for at in passed for action in ("kill", "raise")):
         yield pytest.param(*case, id="-".join(case), marks=[] if case in soon else pytest.mark.long)
 

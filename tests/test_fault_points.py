@@ -25,7 +25,11 @@ MODES: dict[str, dict[str, Any]] = {
     "upsert": {"keys": ["id"]},
     "scd2": {"keys": ["id"]},
     "full append": {"mode": "append"},  # every run reads everything, and appends it
-    "events": {"mode": "scd2", "keys": ["id"], "effective_at": "e"},  # two tables: the events are committed first
+    "events": {
+        "mode": "scd2",
+        "keys": ["id"],
+        "effective_at": "e",
+    },  # two tables: the events are committed first
 }
 ONE = "id,v,u\n1,a,1\n2,b,1\n3,c,1\n"
 TWO = "id,v,u,w\n2,B,2,x\n3,c,1,\n4,d,2,y\n"  # one changed, one gone, one new, and a new column
@@ -37,8 +41,19 @@ NUMBERED = [f"control.write#{n}" for n in (2, 3)]  # the first announces, the ot
 INSIDE = [p for p in POINTS if p not in ELSEWHERE] + NUMBERED
 KEY = ("running.after", "commit.before", "commit.after", "log.after", "put.before", "alter.fill")
 # between the two commits of a history, and while the next run folds what the first of them brought
-SECOND = [f"{p}#2" for p in ("commit.before", "commit.rows", "commit.after", "readback.after", "alter.fill")]
-FOLDING = ("notes.after", "alter.before", "commit.before", "commit.after", "log.before", "log.after", "put.before")
+SECOND = [
+    f"{p}#2"
+    for p in ("commit.before", "commit.rows", "commit.after", "readback.after", "alter.fill")
+]
+FOLDING = (
+    "notes.after",
+    "alter.before",
+    "commit.before",
+    "commit.after",
+    "log.before",
+    "log.after",
+    "put.before",
+)
 BETWEEN = [*SECOND, *(f"commit.after>{p}" for p in FOLDING)]
 # a batch that is recorded is over: what appends everything does so again in the run after it
 ENDED = ("sweep.before", "sweep.after", "checkpoint.before", "checkpoint.after", "run.end")
@@ -52,7 +67,11 @@ def quick() -> set[tuple[str, str, str]]:
         found.add((modes[i % len(modes)], point, "kill"))
         if point in KEY:
             found.add((modes[(i + 2) % len(modes)], point, "raise"))
-    return found | {("events", point, ("kill", "raise")[i // 2 % 2]) for i, point in enumerate(BETWEEN) if i % 2 == 0}
+    return found | {
+        ("events", point, ("kill", "raise")[i // 2 % 2])
+        for i, point in enumerate(BETWEEN)
+        if i % 2 == 0
+    }
 
 
 def cases() -> Iterator[Any]:
@@ -73,27 +92,45 @@ def project(folder: Path, mode: str, *, soft: bool) -> None:
     """One node; from its second run on it only marks what is deleted, for which its table needs more system columns."""
     steps: list[dict[str, Any]] = []
     if "keys" in MODES[mode]:
-        params: dict[str, Any] = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None}
+        params: dict[str, Any] = {
+            "mode": "snapshot_diff",
+            "keys": ["id"],
+            "max_delete_percent": None,
+        }
         params |= {"soft_delete_col": "_is_deleted" if soft or mode != "upsert" else None}
         steps = [{"operation": "detect_deletes", "params": params}]
     if mode == "events":
         day = "CAST(concat('2024-01-0', CAST(u AS STRING)) AS TIMESTAMP)"
         steps = [{"operation": "derive", "params": {"columns": {"e": day}}}, *steps]
-    write = {"connection": "lake", "table": "t", "mode": mode, "add_metadata": {"extracted_at": True}, **MODES[mode]}
+    write = {
+        "connection": "lake",
+        "table": "t",
+        "mode": mode,
+        "add_metadata": {"extracted_at": True},
+        **MODES[mode],
+    }
     node: dict[str, Any] = {
         "name": "n",
-        "read": {"connection": "files", "path": "rows.csv", "schema": {"id": "bigint", "u": "bigint"}},
+        "read": {
+            "connection": "files",
+            "path": "rows.csv",
+            "schema": {"id": "bigint", "u": "bigint"},
+        },
         "write": write,
         "change_log": "all",
     }
-    if mode == "append":  # without a mark, a full read would append everything again, each time it is run
+    if (
+        mode == "append"
+    ):  # without a mark, a full read would append everything again, each time it is run
         node["read"]["incremental"] = {"mode": "stateful", "column": "u"}
     make_project(folder, [node | ({"transform": {"steps": steps}} if steps else {})])
 
 
 def recorded(folder: Path) -> bool:
     """Do the records know the second batch?"""
-    return any((r.batch_id, r.batch_status) == ("n/2", "SUCCESS") for r in load(folder).store.all_control())
+    return any(
+        (r.batch_id, r.batch_status) == ("n/2", "SUCCESS") for r in load(folder).store.all_control()
+    )
 
 
 class Case:
@@ -169,7 +206,10 @@ def test_nothing_twice_and_nothing_lost(
 
 
 def test_killed_at_random_times(
-    prepared: Callable[[str], Case], runs: Runs, tmp_path: Path, record_property: Callable[[str, object], None]
+    prepared: Callable[[str], Case],
+    runs: Runs,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """As often as it takes to get through; in `make soak` for half an hour."""
     minutes, dice = float(os.environ.get("STRANDLINE_SOAK_MINUTES", "0")), random.Random(7)
@@ -182,7 +222,9 @@ def test_killed_at_random_times(
         longest = 1.0  # seconds; a little more after each death, since a busy machine may need them to get through
         while (ended := runs.run(folder, 2, alarm=dice.uniform(0.01, longest))).killed:
             deaths, longest = deaths + 1, longest * 1.1
-            if case.mode == "full append" and recorded(folder):  # died after its batch: another run is another batch
+            if case.mode == "full append" and recorded(
+                folder
+            ):  # died after its batch: another run is another batch
                 break
         assert ended.killed or ended.statuses()[0] in ("success", "unchanged"), ended
         case.is_good(folder, 2)

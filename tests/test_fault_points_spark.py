@@ -24,10 +24,20 @@ from strandline.types import Clock
 
 pytestmark = pytest.mark.spark
 QUICK = ("running.after", "stage.after", "alter.fill", "commit.before", "commit.after", "log.after")
-ELSEWHERE = ("recover.before", "recover.after", "commit.rows")  # Spark's rows do not pass through this process
+ELSEWHERE = (
+    "recover.before",
+    "recover.after",
+    "commit.rows",
+)  # Spark's rows do not pass through this process
 POINTS = [p for p in INSIDE if "#" not in p and p not in ELSEWHERE]
-DURING = [f"commit.before+{n / 5}" for n in range(1, 16)]  # at a time of the commit, or after it: 0.2 to 3 seconds
-KILLED = [p for p in POINTS if p != "commit.before"] + DURING if SOAK else ["stage.after", "commit.after", "log.after"]
+DURING = [
+    f"commit.before+{n / 5}" for n in range(1, 16)
+]  # at a time of the commit, or after it: 0.2 to 3 seconds
+KILLED = (
+    [p for p in POINTS if p != "commit.before"] + DURING
+    if SOAK
+    else ["stage.after", "commit.after", "log.after"]
+)
 IN_PROCESS = ("full append", "events")  # how they end is not a matter of the engine
 ON_SPARK = [m for m in MODES if m not in IN_PROCESS]
 
@@ -47,7 +57,9 @@ def lands(folder: Path, text: str) -> None:
 
 
 def run(folder: Path, platform: Any, hour: int) -> list[str]:
-    result = load(folder).run(platform=platform, threads=1, clock=Clock(at(hour)), retry=Retry(attempts=1))
+    result = load(folder).run(
+        platform=platform, threads=1, clock=Clock(at(hour)), retry=Retry(attempts=1)
+    )
     return [n.status for n in result.nodes]
 
 
@@ -65,7 +77,9 @@ def gateway(spark_platform: Any) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def prepared(spark_platform: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any, Any]]:
+def prepared(
+    spark_platform: Any, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, Any, Any]]:
     """Per mode a project after its first run, and what it looks like after one and two more."""
     found = {}
     for mode in ON_SPARK:
@@ -92,10 +106,14 @@ def begins(folder: Path, start: Path, mode: str) -> None:
     lands(folder, TWO)
 
 
-def dies(folder: Path, start: Path, mode: str, point: str, environment: dict[str, str], *alone: str) -> Any:
+def dies(
+    folder: Path, start: Path, mode: str, point: str, environment: dict[str, str], *alone: str
+) -> Any:
     begins(folder, start, mode)
     command = [sys.executable, "-m", "tests.spark_client", str(folder), "2", point, *alone]
-    return subprocess.run(command, env=environment, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300
+    )
 
 
 def makes_good(folder: Path, platform: Any, expected: tuple[Any, Any]) -> None:
@@ -110,7 +128,12 @@ def makes_good(folder: Path, platform: Any, expected: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize(("point", "mode"), list(cases(QUICK)))
 def test_nothing_twice_and_nothing_lost(
-    tmp_path: Path, spark_platform: Any, prepared: Any, gateway: dict[str, str], mode: str, point: str
+    tmp_path: Path,
+    spark_platform: Any,
+    prepared: Any,
+    gateway: dict[str, str],
+    mode: str,
+    point: str,
 ) -> None:
     start, *expected = prepared[mode]
     died = dies(tmp_path / "p", start, mode, point, gateway)
@@ -119,16 +142,28 @@ def test_nothing_twice_and_nothing_lost(
 
 
 @pytest.mark.parametrize(("point", "mode"), list(cases(("commit.after",))))
-def test_a_fault_of_ours(tmp_path: Path, spark_platform: Any, prepared: Any, mode: str, point: str) -> None:
+def test_a_fault_of_ours(
+    tmp_path: Path, spark_platform: Any, prepared: Any, mode: str, point: str
+) -> None:
     start, *expected = prepared[mode]
     begins(tmp_path / "p", start, mode)
-    with faults.armed(f"{point}:raise"), suppress(faults.InjectedFault):  # it may be outside of any node
-        assert run(tmp_path / "p", spark_platform, 2)[0] in ("failed", "success")  # or after everything was recorded
+    with (
+        faults.armed(f"{point}:raise"),
+        suppress(faults.InjectedFault),
+    ):  # it may be outside of any node
+        assert run(tmp_path / "p", spark_platform, 2)[0] in (
+            "failed",
+            "success",
+        )  # or after everything was recorded
     makes_good(tmp_path / "p", spark_platform, tuple(expected))
 
 
-@pytest.mark.parametrize("point", ["commit.before", *(pytest.param(p, marks=pytest.mark.long) for p in KILLED)])
-def test_the_jvm_is_killed(tmp_path: Path, spark_platform: Any, prepared: Any, gateway: Any, point: str) -> None:
+@pytest.mark.parametrize(
+    "point", ["commit.before", *(pytest.param(p, marks=pytest.mark.long) for p in KILLED)]
+)
+def test_the_jvm_is_killed(
+    tmp_path: Path, spark_platform: Any, prepared: Any, gateway: Any, point: str
+) -> None:
     start, *expected = prepared["append"]
     own = {k: v for k, v in gateway.items() if not k.startswith("PYSPARK_GATEWAY")}
     died = dies(tmp_path / "p", start, "append", point, own, "alone")

@@ -27,7 +27,13 @@ def rows(*pairs):
 
 def node(name="n", source="src", target="t", *, feed=None, write=None, **more):
     read = {"connection": "lake", "table": source, "incremental": {"mode": "cdf", **(feed or {})}}
-    write = {"connection": "lake", "table": target, "mode": "upsert", "keys": ["id"], **(write or {})}
+    write = {
+        "connection": "lake",
+        "table": target,
+        "mode": "upsert",
+        "keys": ["id"],
+        **(write or {}),
+    }
     return {"name": name, "read": read, "write": write, **more}
 
 
@@ -45,7 +51,13 @@ class Lake:
         return self
 
     def write(self, name, data, mode="error", **how):
-        write_deltalake(self.place(name), data, mode=mode, configuration=FEED if mode == "error" else None, **how)
+        write_deltalake(
+            self.place(name),
+            data,
+            mode=mode,
+            configuration=FEED if mode == "error" else None,
+            **how,
+        )
         return self
 
     def erp(self, *statements):
@@ -62,7 +74,9 @@ class Lake:
         """The rows of a table that are not deleted: the values of these columns."""
         found = [r for r in read_table(self.place(name)).rows if r.get("_is_current", True)]
         names = columns or ("id", "v")
-        return sorted((tuple(r[n] for n in names) for r in found if not r.get("_is_deleted")), key=repr)
+        return sorted(
+            (tuple(r[n] for n in names) for r in found if not r.get("_is_deleted")), key=repr
+        )
 
     def coverage(self, name="n"):
         return self.project.store.control(name)[0].covered.as_dict()
@@ -159,7 +173,10 @@ def test_a_load_id_has_a_position_of_its_own(quick):
     result = quick.run()
     assert "no position is recorded for lake.src#two" in result.warnings[0]
     assert quick.project.store.control("n")[0].load_id == "two"
-    assert {k: v[1] for k, v in quick.coverage()["sources"].items()} == {"lake.src#one": 0, "lake.src#two": 1}
+    assert {k: v[1] for k, v in quick.coverage()["sources"].items()} == {
+        "lake.src#one": 0,
+        "lake.src#two": 1,
+    }
     quick.declare(node(feed={"load_id": "one"}))
     assert quick.run().rows_read == 1  # the version after its own
 
@@ -179,9 +196,13 @@ def test_from_version_is_for_the_first_run(quick):
     quick.write("src", rows((1, "a"))).write("src", rows((2, "b")), mode="append")
     quick.declare(node(feed={"from_version": 1})).run()
     assert quick.living() == [(2, "b")]
-    quick.declare(node(feed={"from_version": 1}, transformation_sql="SELECT * FROM source WHERE id < 3"))
+    quick.declare(
+        node(feed={"from_version": 1}, transformation_sql="SELECT * FROM source WHERE id < 3")
+    )
     (warning,) = quick.run().warnings
-    assert warning.startswith("everything is computed again, also what was there before from_version: ")
+    assert warning.startswith(
+        "everything is computed again, also what was there before from_version: "
+    )
     assert quick.living() == [(1, "a"), (2, "b")]
 
 
@@ -257,7 +278,9 @@ def _log_cleaned(lake):
 
 
 def _other_columns(lake):
-    data = pa.table({"id": pa.array([2, 15], pa.int64()), "v": pa.array(["p", "q"]), "w": pa.array([1, 2])})
+    data = pa.table(
+        {"id": pa.array([2, 15], pa.int64()), "v": pa.array(["p", "q"]), "w": pa.array([1, 2])}
+    )
     lake.write("src", data.drop_columns("v"), mode="overwrite", schema_mode="overwrite")
     lake.write("src", data, mode="overwrite", schema_mode="overwrite")
 
@@ -292,7 +315,9 @@ def survive(lake, accident, expected):
 
 @pytest.mark.parametrize("accident", ACCIDENTS, ids=lambda a: a.__name__.strip("_"))
 def test_accidents(quick, accident):
-    quick.write("src", rows((1, "a"), (2, "b"), (8, "h"), (10, "j"), (11, "k"), (12, "l"))).declare(node())
+    quick.write("src", rows((1, "a"), (2, "b"), (8, "h"), (10, "j"), (11, "k"), (12, "l"))).declare(
+        node()
+    )
     quick.run()
     survive(quick, accident, ACCIDENTS[accident])
 
@@ -356,7 +381,12 @@ def test_columns_that_came_later(quick):
 def test_maps_are_told_apart(lake):
     def data(*pairs):
         kind = pa.map_(pa.string(), pa.int64())
-        return pa.table({"id": pa.array([i for i, _ in pairs], pa.int64()), "m": pa.array([m for _, m in pairs], kind)})
+        return pa.table(
+            {
+                "id": pa.array([i for i, _ in pairs], pa.int64()),
+                "m": pa.array([m for _, m in pairs], kind),
+            }
+        )
 
     lake.write("src", data((1, [("k", 1)]), (2, [("k", 2)]))).declare(
         node(transformation_sql="SELECT id, m FROM source", write={"mode": "append", "keys": []})
@@ -377,7 +407,10 @@ REPLACED = (
     "AS SELECT 1L AS id, 'a b' AS p, 'one' AS v UNION ALL SELECT 6L, 'c/d', 'v6!'"
 )
 SPARK_SAYS = [
-    ["INSERT INTO {t} VALUES (20, 'a b', 'new'), (21, 'c/d', NULL)", "DELETE FROM {t} WHERE id IN (2, 3)"],
+    [
+        "INSERT INTO {t} VALUES (20, 'a b', 'new'), (21, 'c/d', NULL)",
+        "DELETE FROM {t} WHERE id IN (2, 3)",
+    ],
     ["UPDATE {t} SET v = 'x' WHERE id = 4", MERGED, "OPTIMIZE {t}"],
     ["DELETE FROM {t} WHERE id = 4", "RESTORE TABLE {t} TO VERSION AS OF 2"],
     ["INSERT OVERWRITE {t} SELECT id, p, concat(v, '!') FROM {t} WHERE id > 5", REPLACED],
@@ -385,7 +418,9 @@ SPARK_SAYS = [
 
 
 @pytest.mark.spark
-def test_what_spark_does_to_a_table_is_followed_on_both_engines(tmp_path, spark_platform, pandas_platform):
+def test_what_spark_does_to_a_table_is_followed_on_both_engines(
+    tmp_path, spark_platform, pandas_platform
+):
     """Deletion vectors, partitions with odd names, and statements that only Spark has."""
     lake, place = Lake(tmp_path, spark_platform), f"delta.`{tmp_path}/lake/src`"
     spark = spark_platform.session
@@ -393,7 +428,9 @@ def test_what_spark_does_to_a_table_is_followed_on_both_engines(tmp_path, spark_
         f"CREATE TABLE {place} (id BIGINT, p STRING, v STRING) USING delta PARTITIONED BY (p) TBLPROPERTIES "
         "('delta.enableDeletionVectors' = 'true', 'delta.enableChangeDataFeed' = 'true')"
     )
-    spark.sql(f"INSERT INTO {place} SELECT id, if(id % 2 = 0, 'a b', 'c/d'), concat('v', id) FROM range(10)")
+    spark.sql(
+        f"INSERT INTO {place} SELECT id, if(id % 2 = 0, 'a b', 'c/d'), concat('v', id) FROM range(10)"
+    )
     lake.declare(node("s", target="ts"), node("l", target="tl"))
     for statements in [[], *SPARK_SAYS]:
         for statement in statements:
@@ -402,7 +439,10 @@ def test_what_spark_does_to_a_table_is_followed_on_both_engines(tmp_path, spark_
             lake.platform = platform
             lake.run(name)
             source = [(r["id"], r["p"], r["v"]) for r in read_table(lake.place("src")).rows]
-            assert lake.living(f"t{name}", "id", "p", "v") == sorted(source, key=repr), (name, statements)
+            assert lake.living(f"t{name}", "id", "p", "v") == sorted(source, key=repr), (
+                name,
+                statements,
+            )
 
 
 def test_what_vanished_before_the_feed_was_followed_is_found(quick):
@@ -427,7 +467,9 @@ def test_what_vanished_before_the_feed_was_followed_is_found(quick):
 
 def test_a_key_is_gone_when_none_of_its_rows_is_left(quick):
     """A source that nobody keeps unique: what is left of the key decides."""
-    newest = {"steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "v DESC"}}]}
+    newest = {
+        "steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "v DESC"}}]
+    }
     quick.write("src", rows((1, "a"), (1, "b"), (2, "c"), (2, "d"))).declare(node(transform=newest))
     quick.run()
     assert quick.living() == [(1, "b"), (2, "d")]
@@ -438,7 +480,9 @@ def test_a_key_is_gone_when_none_of_its_rows_is_left(quick):
 
 def test_a_row_that_comes_late_is_chosen_among_all_rows_of_its_key(quick):
     """Only what changed is read, but the steps choose as if everything were there."""
-    newest = {"steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "v DESC"}}]}
+    newest = {
+        "steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "v DESC"}}]
+    }
     quick.write("src", rows((1, "b"), (2, "c"))).declare(node(transform=newest))
     quick.run()
     quick.write("src", rows((1, "a"), (3, "x")), mode="append")
@@ -448,7 +492,9 @@ def test_a_row_that_comes_late_is_chosen_among_all_rows_of_its_key(quick):
 
 def test_deduplication_columns_keep_the_newest_commit(quick):
     """X-50: the newest commit wins, whatever the values; without commits to tell, the highest of all columns."""
-    quick.write("src", rows((1, "a"), (1, "b"))).declare(node(feed={"deduplication_columns": ["id"]}))
+    quick.write("src", rows((1, "a"), (1, "b"))).declare(
+        node(feed={"deduplication_columns": ["id"]})
+    )
     quick.run()
     assert quick.living() == [(1, "b")]
     quick.write("src", rows((1, "z")), mode="append")
@@ -458,7 +504,9 @@ def test_deduplication_columns_keep_the_newest_commit(quick):
 
 
 def test_deduplication_columns_choose_among_what_is_left(quick):
-    quick.write("src", rows((1, "a"), (1, "b"))).declare(node(feed={"deduplication_columns": ["id"]}))
+    quick.write("src", rows((1, "a"), (1, "b"))).declare(
+        node(feed={"deduplication_columns": ["id"]})
+    )
     quick.run()
     quick.write("src", rows((1, "A")), mode="append")
     quick.run()
@@ -538,7 +586,13 @@ def test_a_flag_that_turns_is_a_delete_and_back_an_insert(lake):
     found = lake.run()
     assert numbers(found["silver"]) == numbers(found["gold"]) == (0, 0, 0, 1, 0)
     assert lake.living() == [(1, "a"), (2, "b"), (3, "C")]
-    assert read_table(lake.place("t")).names == ["id", "v", "_row_hash", "_is_deleted", "_last_seen"]
+    assert read_table(lake.place("t")).names == [
+        "id",
+        "v",
+        "_row_hash",
+        "_is_deleted",
+        "_last_seen",
+    ]
 
 
 @pytest.mark.parametrize("hard", [False, True])
@@ -562,11 +616,15 @@ def test_a_plan_is_followed_and_the_position_goes_along(quick):
     quick.run()
     put(quick, (1, "A"), (2, "b"))
     quick.project.plan(platform=quick.platform, out=quick.folder / "plan.zip")
-    assert {n.name: n.updated for n in quick.project.follow(quick.folder / "plan.zip", check=True).nodes} == {
+    assert {
+        n.name: n.updated for n in quick.project.follow(quick.folder / "plan.zip", check=True).nodes
+    } == {
         "silver": 1,
         "gold": 1,
     }
-    assert [n.status for n in quick.project.run(platform=quick.platform, check=True).nodes] == ["unchanged"] * 2
+    assert [n.status for n in quick.project.run(platform=quick.platform, check=True).nodes] == [
+        "unchanged"
+    ] * 2
 
 
 def test_tables_we_create_keep_a_feed(lake):
@@ -592,7 +650,11 @@ def test_the_feed_of_an_older_table_is_turned_on_once_somebody_follows_it(lake, 
 
 
 def limits(**params):
-    return {"steps": [{"operation": "detect_deletes", "params": {"mode": "feed", "keys": ["id"], **params}}]}
+    return {
+        "steps": [
+            {"operation": "detect_deletes", "params": {"mode": "feed", "keys": ["id"], **params}}
+        ]
+    }
 
 
 @pytest.mark.long_on_spark
@@ -636,7 +698,11 @@ def test_too_many_deletes_are_an_error_and_are_read_again(quick):
     quick.run()
     quick.delta().delete("id = 1")
     planned = quick.project.plan(platform=quick.platform).nodes[0]
-    assert (planned.verdict, planned.found_deletes, planned.sample_deletes) == ("refuse", 1, [{"id": 1}])
+    assert (planned.verdict, planned.found_deletes, planned.sample_deletes) == (
+        "refuse",
+        1,
+        [{"id": 1}],
+    )
     for _ in range(2):
         with pytest.raises(DeleteThresholdExceeded, match=r"33\.3% exceeds 10\.0%"):
             quick.run()
@@ -653,7 +719,9 @@ def test_more_than_half_warns(quick):
 
 @pytest.mark.parametrize("strategy", ["soft", "hard", "ignore"])
 def test_what_becomes_of_deletes(quick, strategy):
-    quick.write("src", rows((1, "a"), (2, "b"), (3, "c"))).declare(node(write={"delete_strategy": strategy}))
+    quick.write("src", rows((1, "a"), (2, "b"), (3, "c"))).declare(
+        node(write={"delete_strategy": strategy})
+    )
     quick.run()
     quick.delta().delete("id = 1")
     assert quick.run().deleted == (0 if strategy == "ignore" else 1)
@@ -696,7 +764,10 @@ def test_steps_and_sql_see_no_change_columns(lake):
 
 def test_a_group_is_computed_from_all_its_rows(quick):
     quick.write("src", rows((1, "a"), (2, "a"), (3, "b"))).declare(
-        node(transformation_sql="SELECT v, count(*) AS n FROM source GROUP BY v", write={"keys": ["v"]})
+        node(
+            transformation_sql="SELECT v, count(*) AS n FROM source GROUP BY v",
+            write={"keys": ["v"]},
+        )
     )
     quick.run()
     quick.delta().delete("id IN (1, 3)")
@@ -707,7 +778,9 @@ def test_a_group_is_computed_from_all_its_rows(quick):
 
 def test_a_group_without_a_name_is_found_deleted_by_a_feed_and_only_by_that(quick):
     """A feed says what is gone, a NULL in its key or not; what is missing is never found by one."""
-    group = node(transformation_sql="SELECT v, count(*) AS n FROM source GROUP BY v", write={"keys": ["v"]})
+    group = node(
+        transformation_sql="SELECT v, count(*) AS n FROM source GROUP BY v", write={"keys": ["v"]}
+    )
     quick.write("src", rows((1, "a"), (2, None), (3, None))).declare(group)
     quick.run()
     quick.delta().delete("id = 2")
@@ -744,7 +817,11 @@ def test_a_result_whose_only_row_has_no_key_is_not_an_empty_source(lake, mode):
 def test_keys_that_other_rows_share(quick):
     """Written by another column than the source's key: one row less is not a delete while another has the key."""
     quick.write("src", rows((1, "a"), (2, "b"))).declare(
-        node(feed={"primary_keys": ["id"]}, transformation_sql="SELECT v, id FROM source", write={"keys": ["v"]})
+        node(
+            feed={"primary_keys": ["id"]},
+            transformation_sql="SELECT v, id FROM source",
+            write={"keys": ["v"]},
+        )
     )
     quick.run()
     quick.write("src", rows((2, "a"), (3, "c")), mode="overwrite")
@@ -755,14 +832,25 @@ def test_keys_that_other_rows_share(quick):
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
-        ("SELECT id, v, row_number() OVER (ORDER BY id) AS n FROM source", "it has a window function"),
-        ("SELECT id, v FROM source WHERE id < (SELECT max(id) FROM source)", "it holds a query in a query"),
-        ("SELECT id, v FROM source UNION ALL SELECT id + 100 AS id, v FROM source", "it is a UNION"),
+        (
+            "SELECT id, v, row_number() OVER (ORDER BY id) AS n FROM source",
+            "it has a window function",
+        ),
+        (
+            "SELECT id, v FROM source WHERE id < (SELECT max(id) FROM source)",
+            "it holds a query in a query",
+        ),
+        (
+            "SELECT id, v FROM source UNION ALL SELECT id + 100 AS id, v FROM source",
+            "it is a UNION",
+        ),
         ("SELECT max(id) AS id, v FROM source GROUP BY v", "the write key `id` is summed up"),
     ],
 )
 def test_other_sql_is_computed_again_and_says_so(quick, sql, reason):
-    quick.write("src", rows((1, "a"), (2, "b"), (3, "c"), (4, "d"))).declare(node(transformation_sql=sql))
+    quick.write("src", rows((1, "a"), (2, "b"), (3, "c"), (4, "d"))).declare(
+        node(transformation_sql=sql)
+    )
     quick.run()
     before = quick.living()
     quick.delta().delete("id = 2")
@@ -789,7 +877,11 @@ def test_another_sql_computes_everything_again(quick):
         ({}, {"delete_when": "v = 'x'"}, (0, 0, 1, 0, 0)),
         ({"delete_when": "v = 'x'"}, {}, (1, 0, 0, 0, 0)),
         ({"delete_strategy": "ignore"}, {}, (0, 0, 1, 0, 0)),
-        ({"delete_strategy": "ignore", "delete_when": "v = 'x'"}, {"delete_strategy": "ignore"}, (1, 0, 0, 0, 0)),
+        (
+            {"delete_strategy": "ignore", "delete_when": "v = 'x'"},
+            {"delete_strategy": "ignore"},
+            (1, 0, 0, 0, 0),
+        ),
         ({"update_condition": "source.v <> 'B'"}, {}, (0, 1, 0, 0, 0)),
         ({"sequence_by": "v"}, {}, (0, 1, 0, 0, 0)),  # capitals are lower
         ({"delete_strategy": "soft"}, {"delete_strategy": "hard"}, (0, 0, 0, 0, 0)),
@@ -859,7 +951,9 @@ THREE = ("id", "v", "seq")
 @pytest.mark.long_on_spark
 def test_what_the_source_no_longer_has_is_deleted_whatever_its_sequence(lake):
     """Only a row can be older than another: that a key is gone, or back, is so at the version that was read."""
-    lake.write("src", sequenced((1, "a", 1), (2, "b", 2), (3, "c", None))).declare(node(write=BY_SEQUENCE))
+    lake.write("src", sequenced((1, "a", 1), (2, "b", 2), (3, "c", None))).declare(
+        node(write=BY_SEQUENCE)
+    )
     lake.run()
     lake.delta().delete("id <> 2")
     lake.write("src", sequenced((2, "old", 1)), mode="overwrite")
@@ -868,7 +962,13 @@ def test_what_the_source_no_longer_has_is_deleted_whatever_its_sequence(lake):
     kept = {r["id"]: tuple(r[n] for n in THREE[1:]) for r in read_table(lake.place("t")).rows}
     assert kept == {1: ("a", 1), 2: ("b", 2), 3: ("c", None)}  # what they were stays to be seen
     lake.write("src", sequenced((1, "older", 0), (3, "c", None)), mode="append")
-    assert numbers(lake.run()) == (0, 0, 0, 2, 0)  # an older row brings its key back, and overwrites nothing
+    assert numbers(lake.run()) == (
+        0,
+        0,
+        0,
+        2,
+        0,
+    )  # an older row brings its key back, and overwrites nothing
     assert lake.living("t", *THREE) == [(1, "a", 1), (2, "b", 2), (3, "c", None)]
 
 
@@ -911,7 +1011,9 @@ def test_held_deletes_of_rows_that_know_their_order_stay_held(quick):
 
 def test_a_join_of_feeds_by_sequence_loses_what_its_query_no_longer_gives(quick):
     sql = "SELECT o.id, o.v, c.seq FROM o JOIN c ON o.v = c.v"
-    sources = [{"connection": "lake", "table": t, "alias": t, "cdc_strategy": "cdf"} for t in ("o", "c")]
+    sources = [
+        {"connection": "lake", "table": t, "alias": t, "cdc_strategy": "cdf"} for t in ("o", "c")
+    ]
     write = {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"], **BY_SEQUENCE}
     quick.write("o", rows((1, "a"), (2, "b"), (3, "c"), (4, "c"))).write(
         "c", sequenced((1, "a", 7), (2, "b", 8), (3, "c", 9))
@@ -930,7 +1032,10 @@ def test_a_history_with_a_sequence_ends_what_the_source_no_longer_has(quick, del
     schema = pa.schema([*SCHEMA, ("seq", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 
     def dated(*triples):
-        values = ({"id": i, "v": v, "seq": s, "at": datetime(2024, 6, s, tzinfo=UTC)} for i, v, s in triples)
+        values = (
+            {"id": i, "v": v, "seq": s, "at": datetime(2024, 6, s, tzinfo=UTC)}
+            for i, v, s in triples
+        )
         return pa.Table.from_pylist(list(values), schema=schema)
 
     more = {"delete_when": delete_when} if delete_when else {}
@@ -950,7 +1055,10 @@ def test_a_history_with_a_sequence_ends_what_the_source_no_longer_has(quick, del
 def star(**strategies):
     return {
         "name": "n",
-        "sources": [{"connection": "lake", "table": t, "alias": t, "cdc_strategy": strategies[t]} for t in ("o", "c")],
+        "sources": [
+            {"connection": "lake", "table": t, "alias": t, "cdc_strategy": strategies[t]}
+            for t in ("o", "c")
+        ],
         "transformation_sql": "SELECT o.id, o.v, c.v AS name FROM o LEFT JOIN c ON o.v = c.v",
         "write": {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]},
     }
@@ -959,7 +1067,9 @@ def star(**strategies):
 @pytest.mark.long_on_spark
 def test_the_other_side_is_a_snapshot_even_when_it_is_quiet(lake):
     """X-68: a source without changes is joined whole."""
-    lake.write("o", rows((1, "a"), (2, "b"))).write("c", rows((1, "a"))).declare(star(o="cdf", c="cdf"))
+    lake.write("o", rows((1, "a"), (2, "b"))).write("c", rows((1, "a"))).declare(
+        star(o="cdf", c="cdf")
+    )
     lake.run()
     lake.write("o", rows((3, "a")), mode="append")
     assert numbers(lake.run()) == (1, 0, 0, 0, 0)
@@ -972,7 +1082,9 @@ def test_the_other_side_is_a_snapshot_even_when_it_is_quiet(lake):
 @pytest.mark.long_on_spark
 def test_sources_read_in_full_delete_what_their_query_no_longer_gives(lake):
     """The table is what the query makes of its sources, also when none of them is followed by its feed."""
-    lake.write("o", rows((1, "a"), (2, "b"), (3, "c"))).write("c", rows((1, "a"))).declare(star(o="full", c="full"))
+    lake.write("o", rows((1, "a"), (2, "b"), (3, "c"))).write("c", rows((1, "a"))).declare(
+        star(o="full", c="full")
+    )
     lake.run()
     lake.delta("o").delete("id = 2")
     result = lake.run()
@@ -983,7 +1095,11 @@ def test_sources_read_in_full_delete_what_their_query_no_longer_gives(lake):
 
 def test_a_table_that_holds_only_its_last_read_says_nothing_of_what_it_lacks(quick):
     read = {"connection": "erp", "table": "o", "incremental": {"mode": "stateful", "column": "id"}}
-    bronze = {"name": "b", "read": read, "write": {"connection": "lake", "table": "o", "mode": "overwrite"}}
+    bronze = {
+        "name": "b",
+        "read": read,
+        "write": {"connection": "lake", "table": "o", "mode": "overwrite"},
+    }
     quick.erp("CREATE TABLE o (id INTEGER, v TEXT)", "INSERT INTO o VALUES (1, 'a'), (2, 'b')")
     quick.write("c", rows((1, "a")))
     erp = {"type": "sql", "url": "sqlite:///erp.db"}
@@ -996,12 +1112,16 @@ def test_a_table_that_holds_only_its_last_read_says_nothing_of_what_it_lacks(qui
 
 def test_a_full_source_makes_everything_run_and_a_lookup_nothing(quick):
     """X-69."""
-    quick.write("o", rows((1, "a"), (2, "b"))).write("c", rows((1, "a"))).declare(star(o="cdf", c="full"))
+    quick.write("o", rows((1, "a"), (2, "b"))).write("c", rows((1, "a"))).declare(
+        star(o="cdf", c="full")
+    )
     quick.run()
     quick.write("c", rows((2, "b")), mode="append")
     result = quick.run()
     assert numbers(result) == (0, 1, 0, 0, 0)
-    assert result.warnings == ["everything is computed again: lake.c, which is read in full, changed"]
+    assert result.warnings == [
+        "everything is computed again: lake.c, which is read in full, changed"
+    ]
     quick.declare(star(o="cdf", c="lookup"))
     quick.run()
     quick.write("c", rows((3, "z")), mode="overwrite")
@@ -1009,14 +1129,27 @@ def test_a_full_source_makes_everything_run_and_a_lookup_nothing(quick):
     quick.write("o", rows((3, "z")), mode="append")
     assert numbers(quick.run()) == (1, 0, 0, 0, 0)
     quick.delta("o").update(updates={"v": "'a'"}, predicate="id = 1")
-    assert quick.living("t", "id", "name") == [(1, "a"), (2, "b"), (3, "z")]  # as they were when they were computed
+    assert quick.living("t", "id", "name") == [
+        (1, "a"),
+        (2, "b"),
+        (3, "z"),
+    ]  # as they were when they were computed
 
 
 def test_a_source_that_the_sql_does_not_use_does_not_matter(quick):
-    sources = [{"connection": "lake", "table": t, "alias": t, "cdc_strategy": "cdf"} for t in ("a", "b")]
+    sources = [
+        {"connection": "lake", "table": t, "alias": t, "cdc_strategy": "cdf"} for t in ("a", "b")
+    ]
     write = {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]}
     quick.write("a", rows((1, "a"))).write("b", rows((1, "b")))
-    quick.declare({"name": "n", "sources": sources, "transformation_sql": "SELECT a.id, a.v FROM a", "write": write})
+    quick.declare(
+        {
+            "name": "n",
+            "sources": sources,
+            "transformation_sql": "SELECT a.id, a.v FROM a",
+            "write": write,
+        }
+    )
     quick.run()
     quick.write("b", rows((2, "b")), mode="append")
     assert (quick.run().status, quick.coverage()["followed"]) == ("unchanged", "quiet")
@@ -1028,7 +1161,10 @@ def test_a_source_that_the_sql_does_not_use_does_not_matter(quick):
 
 
 def test_append_joins_what_came_with_a_lookup(quick):
-    facts = {**star(o="cdf", c="lookup"), "write": {"connection": "lake", "table": "t", "mode": "append"}}
+    facts = {
+        **star(o="cdf", c="lookup"),
+        "write": {"connection": "lake", "table": "t", "mode": "append"},
+    }
     quick.write("o", rows((1, "a"))).write("c", rows((1, "a"))).declare(facts)
     quick.run()
     quick.write("o", rows((2, "a")), mode="append")
@@ -1048,7 +1184,9 @@ def test_the_feed_is_recommended_for_large_tables_that_are_read_in_full(quick, l
     quick.declare(full).run()
     advice = "lake.src is read in full (1,000,001 rows"
     assert any(advice in line for line in lines())
-    assert next(c.found for c in examine(quick.project.config, "pandas") if c.name == "node n").startswith(advice)
+    assert next(
+        c.found for c in examine(quick.project.config, "pandas") if c.name == "node n"
+    ).startswith(advice)
     quick.declare(node())
     assert not [c for c in examine(quick.project.config, "pandas") if c.name == "node n"]
 
@@ -1065,14 +1203,35 @@ def refused(quick, *nodes, **more):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"read": {"connection": "files", "path": "x.csv", "incremental": {"mode": "cdf"}}}, "only a lake table has"),
-        ({"write": {"connection": "lake", "table": "t", "mode": "overwrite"}}, "mode: overwrite replaces the table"),
-        ({"transform": limits(mode="snapshot_diff")}, "mode: snapshot_diff looks for what is missing from the read"),
-        ({"transform": limits(confirm_runs=2)}, "`confirm_runs` does nothing with mode: feed"),
-        ({"transform": limits(on_threshold_breach="skip")}, "`on_threshold_breach: skip` would lose them"),
-        ({"read": {"connection": "lake", "table": "src"}, "transform": limits()}, "this node reads none"),
         (
-            {"read": {"connection": "lake", "table": "src", "incremental": {"mode": "cdf", "column": "v"}}},
+            {"read": {"connection": "files", "path": "x.csv", "incremental": {"mode": "cdf"}}},
+            "only a lake table has",
+        ),
+        (
+            {"write": {"connection": "lake", "table": "t", "mode": "overwrite"}},
+            "mode: overwrite replaces the table",
+        ),
+        (
+            {"transform": limits(mode="snapshot_diff")},
+            "mode: snapshot_diff looks for what is missing from the read",
+        ),
+        ({"transform": limits(confirm_runs=2)}, "`confirm_runs` does nothing with mode: feed"),
+        (
+            {"transform": limits(on_threshold_breach="skip")},
+            "`on_threshold_breach: skip` would lose them",
+        ),
+        (
+            {"read": {"connection": "lake", "table": "src"}, "transform": limits()},
+            "this node reads none",
+        ),
+        (
+            {
+                "read": {
+                    "connection": "lake",
+                    "table": "src",
+                    "incremental": {"mode": "cdf", "column": "v"},
+                }
+            },
             "`column` does nothing with mode: cdf",
         ),
         (
@@ -1086,7 +1245,14 @@ def refused(quick, *nodes, **more):
             "`load_id` is for a change feed",
         ),
         (
-            {"write": {"connection": "lake", "table": "t", "mode": "append", "delete_strategy": "soft"}},
+            {
+                "write": {
+                    "connection": "lake",
+                    "table": "t",
+                    "mode": "append",
+                    "delete_strategy": "soft",
+                }
+            },
             "`delete_strategy: soft` cannot be done",
         ),
     ],
@@ -1101,7 +1267,10 @@ def test_combinations_that_cannot_be_right(quick, change, message):
     [
         (star(o="lookup", c="lookup"), "every source is a `lookup`"),
         (
-            {**star(o="cdf", c="full"), "write": {"connection": "lake", "table": "t", "mode": "append"}},
+            {
+                **star(o="cdf", c="full"),
+                "write": {"connection": "lake", "table": "t", "mode": "append"},
+            },
             "this source may change them too",
         ),
     ],
@@ -1120,7 +1289,9 @@ def test_a_history_in_business_time_follows_a_feed(lake):
 
     def dated(*triples):
         names = ("id", "v", "at")
-        return pa.Table.from_pylist([dict(zip(names, t, strict=True)) for t in triples], schema=when)
+        return pa.Table.from_pylist(
+            [dict(zip(names, t, strict=True)) for t in triples], schema=when
+        )
 
     lake.write("src", dated((1, "a", day(1)), (2, "b", day(1)), (3, "c", day(1))))
     lake.declare(node(write={"mode": "scd2", "effective_at": "at"}))
@@ -1131,7 +1302,10 @@ def test_a_history_in_business_time_follows_a_feed(lake):
     done = lake.run()
     assert (done.deleted, done.updated, done.inserted) == (1, 1, 0)
     assert lake.living() == [(2, "B"), (3, "c")]
-    ends = {(r["id"], r["v"]): (r["_valid_to"], r["_is_deleted"]) for r in read_table(lake.place("t")).rows}
+    ends = {
+        (r["id"], r["v"]): (r["_valid_to"], r["_is_deleted"])
+        for r in read_table(lake.place("t")).rows
+    }
     assert ends[2, "b"] == (day(3), False)
     assert ends[1, "a"][1] is True
     assert ends[1, "a"][0] > day(3)  # found now

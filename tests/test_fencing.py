@@ -95,7 +95,9 @@ class Turns:
         if me in ("0", "1"):
             with self.changed:
                 self._roll()
-                assert self.changed.wait_for(lambda: self.turn == int(me), timeout=60), f"stuck at {name} of {node}"
+                assert self.changed.wait_for(lambda: self.turn == int(me), timeout=60), (
+                    f"stuck at {name} of {node}"
+                )
 
     def _roll(self) -> None:
         self.grows_in -= 1
@@ -104,7 +106,9 @@ class Turns:
         if self.waiting:
             # long runs of one and quick changes alike: a runner may sleep through a whole run of the other
             self.turn = (
-                self.turn if self.turn in self.waiting and self.dice.random() < 0.6 else self.dice.choice(self.waiting)
+                self.turn
+                if self.turn in self.waiting and self.dice.random() < 0.6
+                else self.dice.choice(self.waiting)
             )
         self.changed.notify_all()
 
@@ -127,7 +131,9 @@ def run_by_hand(loaded: StrandlineProject, platform: Any, run_id: str, hour: int
     for node in loaded.config.config.nodes:
         try:
             with platform.workspace(node.name) as engine:
-                ended[node.name] = runner.run(Job(loaded.config, node, Clock(at(hour))), engine).status
+                ended[node.name] = runner.run(
+                    Job(loaded.config, node, Clock(at(hour))), engine
+                ).status
         except Fenced as e:
             ended[node.name] = e
             break
@@ -145,7 +151,9 @@ def test_two_runners_in_turns(tmp_path: Path, pandas_platform: Any, seed: int) -
 
     def work(number: int) -> None:
         with turns.taking_part():
-            ended[f"run{number}"] = run_by_hand(project_of[number], pandas_platform, f"run{number}", 2)
+            ended[f"run{number}"] = run_by_hand(
+                project_of[number], pandas_platform, f"run{number}", 2
+            )
 
     project_of = [project(tmp_path) for _ in range(2)]
     with faults.armed(turns):
@@ -155,7 +163,12 @@ def test_two_runners_in_turns(tmp_path: Path, pandas_platform: Any, seed: int) -
         for t in threads:
             t.join(timeout=120)
     assert sorted(ended) == ["run0", "run1"], "a runner ended with something else than a result"
-    losers = {(run, n): str(e) for run, nodes in ended.items() for n, e in nodes.items() if isinstance(e, Fenced)}
+    losers = {
+        (run, n): str(e)
+        for run, nodes in ended.items()
+        for n, e in nodes.items()
+        if isinstance(e, Fenced)
+    }
     assert max(Counter(node for _, node in losers).values(), default=0) < 2  # of two, one wins
     land(tmp_path, 2)
     for _ in range(2):
@@ -174,15 +187,24 @@ def test_eight_runners_at_once(tmp_path: Path, pandas_platform: Any) -> None:
     for batch in range(1, ROUNDS + 1):
         land(tmp_path, batch)
         together = threading.Barrier(8)
-        threads = [threading.Thread(target=work, args=(project(tmp_path), together)) for _ in range(8)]
+        threads = [
+            threading.Thread(target=work, args=(project(tmp_path), together)) for _ in range(8)
+        ]
         for t in threads:
             t.start()
         for t in threads:
             t.join()
     ended = Counter(n.status for r in results for n in r.nodes)
     assert sum(ended.values()) == 16 * ROUNDS
-    assert set(ended) <= {"success", "unchanged", "fenced", "skipped"}, [n.error for r in results for n in r.nodes]
-    losers = {(r.run_id, n.name): n.error["message"] for r in results for n in r.nodes if n.status == "fenced"}
+    assert set(ended) <= {"success", "unchanged", "fenced", "skipped"}, [
+        n.error for r in results for n in r.nodes
+    ]
+    losers = {
+        (r.run_id, n.name): n.error["message"]
+        for r in results
+        for n in r.nodes
+        if n.status == "fenced"
+    }
     assert losers
     for _ in range(2):
         assert project(tmp_path).run(platform=pandas_platform).exit_code == 0
@@ -195,13 +217,18 @@ def at_once(runs: Runs, *orders: dict[str, Any]) -> dict[tuple[str, str], str]:
     nodes = [(r, n) for r in ended for n in r["nodes"]]
     assert len(nodes) == 2 * len(orders), ended
     assert {n["status"] for _, n in nodes} <= {"success", "unchanged", "fenced", "skipped"}, ended
-    for name in ("a", "b"):  # whoever finds the winner's commit before its record finishes that, and tells so
+    for name in (
+        "a",
+        "b",
+    ):  # whoever finds the winner's commit before its record finishes that, and tells so
         won = {n["version"] for _, n in nodes if n["name"] == name and n["status"] == "success"}
         assert len(won) == 1, ended
     for result in ended:
         lost = any(n["status"] == "fenced" for n in result["nodes"])
         assert result["exit_code"] == (4 if lost else 0), result
-    return {(r["run_id"], n["name"]): n["error"]["message"] for r, n in nodes if n["status"] == "fenced"}
+    return {
+        (r["run_id"], n["name"]): n["error"]["message"] for r, n in nodes if n["status"] == "fenced"
+    }
 
 
 @pytest.fixture(scope="module")
@@ -249,13 +276,19 @@ def test_what_one_machine_left_the_other_finishes(tmp_path: Path, runs: Runs, po
     check(tmp_path, 2, {})
 
 
-@pytest.mark.parametrize("point", ["running.before", "commit.before@a", "log.before@a", "put.before@b"])
-def test_a_runner_that_was_stopped_and_wakes_up_late(tmp_path: Path, pandas_platform: Any, point: str) -> None:
+@pytest.mark.parametrize(
+    "point", ["running.before", "commit.before@a", "log.before@a", "put.before@b"]
+)
+def test_a_runner_that_was_stopped_and_wakes_up_late(
+    tmp_path: Path, pandas_platform: Any, point: str
+) -> None:
     project(tmp_path)
     land(tmp_path, 1)
     environment = {**os.environ, "STRANDLINE_TESTING": "1", "STRANDLINE_FAULT": f"{point}:pause"}
     command = [sys.executable, "-m", "strandline", "run", "--json", "--project-dir", str(tmp_path)]
-    sleeper = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    sleeper = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     _, status = os.waitpid(sleeper.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
     winner = project(tmp_path).run(platform=pandas_platform, check=True)
@@ -265,13 +298,19 @@ def test_a_runner_that_was_stopped_and_wakes_up_late(tmp_path: Path, pandas_plat
     out, err = sleeper.communicate(timeout=120)
     result = json.loads(out)
     late = {n["name"]: n for n in result["nodes"]}
-    if point in ("log.before@a", "put.before@b"):  # it had landed, and others have finished its record by now
+    if point in (
+        "log.before@a",
+        "put.before@b",
+    ):  # it had landed, and others have finished its record by now
         assert late["a"]["status"] == "success", err
         assert sleeper.returncode in (0, 4)
     else:
         assert sleeper.returncode == 4, err
         assert late["a"]["status"] == "fenced"
-        assert winner.run_id in late["a"]["error"]["message"] or "holds batch" in late["a"]["error"]["message"]
+        assert (
+            winner.run_id in late["a"]["error"]["message"]
+            or "holds batch" in late["a"]["error"]["message"]
+        )
         assert late["b"]["status"] == "skipped"
     assert project(tmp_path).run(platform=pandas_platform).exit_code == 0
     check(tmp_path, 2, {})
@@ -305,16 +344,22 @@ def test_faults_are_for_test_builds_only(tmp_path: Path) -> None:
     environment = {**os.environ, "STRANDLINE_FAULT": "run.start:kill"}
     environment.pop("STRANDLINE_TESTING", None)
     command = [sys.executable, "-m", "strandline", "run", "--quiet", "--project-dir", str(tmp_path)]
-    assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
+    assert (
+        subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
+    )
 
 
-@pytest.mark.parametrize("fault", ["nowhere:kill", "commit.after", "commit.after:kil", "commit.after#0:kill"])
+@pytest.mark.parametrize(
+    "fault", ["nowhere:kill", "commit.after", "commit.after:kil", "commit.after#0:kill"]
+)
 def test_a_fault_that_cannot_come_is_refused(fault: str) -> None:
     with pytest.raises(UsageError, match="expected POINT"):
         faults.parse(fault)
 
 
-def test_a_point_that_is_not_there_is_a_wrong_usage_that_names_those_that_are(tmp_path: Path) -> None:
+def test_a_point_that_is_not_there_is_a_wrong_usage_that_names_those_that_are(
+    tmp_path: Path,
+) -> None:
     project(tmp_path)
     environment = {**os.environ, "STRANDLINE_TESTING": "1", "STRANDLINE_FAULT": "comit.after:kill"}
     command = [sys.executable, "-m", "strandline", "run", "--json", "--project-dir", str(tmp_path)]

@@ -21,12 +21,20 @@ class Landing:
     def __init__(self, folder, platform):
         self.folder, self.platform = folder, platform
 
-    def declare(self, *, path="ev/*.csv", lag=None, metadata=True, mode="append", sql=None, **write):
+    def declare(
+        self, *, path="ev/*.csv", lag=None, metadata=True, mode="append", sql=None, **write
+    ):
         incremental = {"mode": "stateful", **({"watermark_lag": lag} if lag else {})}
         node = {
             "name": "events",
             "read": {"connection": "files", "path": path, "incremental": incremental},
-            "write": {"connection": "lake", "table": "events", "mode": mode, "add_metadata": metadata, **write},
+            "write": {
+                "connection": "lake",
+                "table": "events",
+                "mode": mode,
+                "add_metadata": metadata,
+                **write,
+            },
             **({"transformation_sql": sql} if sql else {}),
         }
         self.project = make_project(self.folder, [node])
@@ -43,7 +51,9 @@ class Landing:
         return self.project.run(platform=self.platform, check=True).nodes[0]
 
     def rows(self):
-        return Counter(f"{r['sensor']},{r['state']}" for r in read_table(self.folder / "lake" / "events").rows)
+        return Counter(
+            f"{r['sensor']},{r['state']}" for r in read_table(self.folder / "lake" / "events").rows
+        )
 
 
 @pytest.fixture
@@ -56,7 +66,9 @@ KEPT = [True, False]
 
 
 @pytest.mark.parametrize("metadata", KEPT)
-@pytest.mark.parametrize("how", [{}, {"lag": "1h"}, {"keys": ["sensor"]}, {"lag": "1h", "keys": ["sensor"]}], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"lag": "1h"}, {"keys": ["sensor"]}, {"lag": "1h", "keys": ["sensor"]}], ids=str
+)
 def test_the_rows_of_every_file_come_once(landing, how, metadata):
     """A row of a new file is new, however many files before it brought an equal one."""
     landing.declare(metadata=metadata, **how)

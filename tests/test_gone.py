@@ -19,14 +19,22 @@ from strandline.types import Snapshot
 AT = datetime(2024, 3, 31, 1, tzinfo=UTC)
 UPSERT = {"deleted": "_is_deleted", "last_seen": "_last_seen"}
 SCD2 = {"valid_from": "_valid_from", "valid_to": "_valid_to", "is_current": "_is_current", **UPSERT}
-TYPES = {"k": "int", "v": "string", "gone": "boolean", "_is_deleted": "boolean", "_is_current": "boolean"}
+TYPES = {
+    "k": "int",
+    "v": "string",
+    "gone": "boolean",
+    "_is_deleted": "boolean",
+    "_is_current": "boolean",
+}
 
 
 def rows(engine, records):
     """A relation of literal rows."""
     tree = None
     for record in records:
-        one = select(*(named(cast(lit(v), TYPES.get(n, "timestamp")), n) for n, v in record.items()))
+        one = select(
+            *(named(cast(lit(v), TYPES.get(n, "timestamp")), n) for n, v in record.items())
+        )
         tree = one if tree is None else exp.union(tree, one, distinct=False)
     return engine.query(tree)
 
@@ -42,7 +50,9 @@ def verbs(engine, slice_, table, *, history=False, absence=None, hard=False):
     """key → (verb when deletes are applied, verb when they are not)"""
     come, target = rows(engine, slice_), rows(engine, table) if table else None
     roles = SCD2 if history else UPSERT
-    shape = fit(come.schema.without("gone"), target.schema if target else None, tuple(roles.values()), "t")
+    shape = fit(
+        come.schema.without("gone"), target.schema if target else None, tuple(roles.values()), "t"
+    )
     keeping = Keeping(("k",), roles, AT, hard=hard)
     found = absence(engine) if absence else None
     q = Question(come, target, shape, keeping, found, stored=roles if target else {}, gone="gone")
@@ -71,7 +81,9 @@ def test_a_row_that_says_it_is_gone(platform, history):
 
 def test_there_is_no_table_yet(pandas_platform):
     with pandas_platform.workspace("n") as engine:
-        found = verbs(engine, [{"k": 1, "v": "a", "gone": True}, {"k": 2, "v": "b", "gone": False}], [])
+        found = verbs(
+            engine, [{"k": 1, "v": "a", "gone": True}, {"k": 2, "v": "b", "gone": False}], []
+        )
     assert found == {1: ("stay", "stay"), 2: ("insert", "insert")}
 
 
@@ -98,10 +110,16 @@ def test_beside_evidence_of_absence(pandas_platform, confirm):
 def test_a_hard_delete_takes_every_version(pandas_platform):
     with pandas_platform.workspace("n") as engine:
         come = rows(engine, [{"k": None, "v": "a", "gone": True}])
-        old = {**stored(None, history=True), "_valid_from": datetime(2020, 1, 1, tzinfo=UTC), "_is_current": False}
+        old = {
+            **stored(None, history=True),
+            "_valid_from": datetime(2020, 1, 1, tzinfo=UTC),
+            "_is_current": False,
+        }
         target = rows(engine, [old, stored(None, history=True), stored(2, history=True)])
         shape = fit(come.schema.without("gone"), target.schema, tuple(SCD2.values()), "t")
-        q = Question(come, target, shape, Keeping(("k",), SCD2, AT, hard=True), stored=SCD2, gone="gone")
+        q = Question(
+            come, target, shape, Keeping(("k",), SCD2, AT, hard=True), stored=SCD2, gone="gone"
+        )
         decided = engine.query(decide(q))
         additions = engine.query(decisions.additions(decided, q, applied=True))
         gone = engine.fetch(decisions.all_versions(additions, q))

@@ -48,7 +48,9 @@ def test_only_tracked_columns_open_a_version(platform: Platform) -> None:
         at.run(frame(COLUMNS, (1, "Ada", "1"), (2, "Bob", "1")))
         result = at.run(frame(COLUMNS, (1, "Ada", "2"), (2, "Rob", "2")))
         assert (result.inserted, result.updated) == (0, 2)
-        assert versions(at.table(), "id", "name", "phone", "_valid_from", "_valid_to", "_is_current") == [
+        assert versions(
+            at.table(), "id", "name", "phone", "_valid_from", "_valid_to", "_is_current"
+        ) == [
             (1, "Ada", "2", hour(1), None, True),
             (2, "Bob", "1", hour(1), hour(2), False),
             (2, "Rob", "2", hour(2), None, True),
@@ -64,14 +66,24 @@ OPS = [*COLUMNS, ("op", "string")]
 @pytest.mark.parametrize("strategy", ["soft", "hard", "ignore"])
 def test_announced_deletes_close_the_version(pandas_platform: Platform, strategy: str) -> None:
     """Seed 001's explicit deletes (X-34), and a row that returns unchanged is a new version (X-33)."""
-    write = {"mode": "scd2", "keys": ["id"], "delete_when": "op = 'D'", "delete_strategy": strategy, "track": ["name"]}
+    write = {
+        "mode": "scd2",
+        "keys": ["id"],
+        "delete_when": "op = 'D'",
+        "delete_strategy": strategy,
+        "track": ["name"],
+    }
     with lab(pandas_platform, write) as at:
         at.run(frame(OPS, (1, "Ada", "1", "I"), (2, "Bob", "1", "I"), (3, "Cy", "1", "D")))
         at.run(frame(OPS, (2, "Rob", "1", "U")))
         result = at.run(frame(OPS, (1, "Ada", "1", "D"), (2, None, None, "D")))
         assert result.deleted == (0 if strategy == "ignore" else 2)
         found = versions(at.table(), "id", "name", "_valid_to", "_is_current", "_is_deleted")
-        alive = [(1, "Ada", None, True, False), (2, "Bob", hour(2), False, False), (2, "Rob", None, True, False)]
+        alive = [
+            (1, "Ada", None, True, False),
+            (2, "Bob", hour(2), False, False),
+            (2, "Rob", None, True, False),
+        ]
         closed = [(1, "Ada", hour(3), False, True), alive[1], (2, "Rob", hour(3), False, True)]
         assert found == {"soft": closed, "hard": [], "ignore": alive}[strategy]
         if strategy == "soft":
@@ -88,7 +100,9 @@ def test_announced_deletes_close_the_version(pandas_platform: Platform, strategy
 def test_an_open_end_may_have_a_date(pandas_platform: Platform) -> None:
     """X-41: one convention, NULL or a sentinel, for every open version."""
     end = datetime(9999, 12, 31, tzinfo=UTC)
-    with lab(pandas_platform, {"mode": "scd2", "keys": ["id"], "open_end": date(9999, 12, 31)}) as at:
+    with lab(
+        pandas_platform, {"mode": "scd2", "keys": ["id"], "open_end": date(9999, 12, 31)}
+    ) as at:
         at.run(frame(COLUMNS, (1, "Ada", "1")))
         at.run(frame(COLUMNS, (1, "Eve", "1")))
         assert versions(at.table(), "_valid_to", "_is_current") == [(hour(2), False), (end, True)]
@@ -127,7 +141,12 @@ def test_a_late_row_is_woven_in(platform: Platform) -> None:
         assert versions(at.table(), "name", "phone", "_valid_from", "_valid_to") == [
             ("Ada", "3", day(4), day(5)),
             ("Eve", "2", day(5), day(7)),
-            ("Ada", "1", day(7), None),  # the version that began at 10 begins at 7 now: one row went, one came
+            (
+                "Ada",
+                "1",
+                day(7),
+                None,
+            ),  # the version that began at 10 begins at 7 now: one row went, one came
         ]
 
 
@@ -136,7 +155,11 @@ def test_an_equal_event_matters_when_one_lands_before_it(pandas_platform: Platfo
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1)), (1, "Ada", "1", "U", day(9))))
         assert len(at.table().rows) == 1
         at.run(frame(TIMED, (1, "Eve", "1", "U", day(5))))
-        assert versions(at.table(), "name", "_valid_from") == [("Ada", day(1)), ("Eve", day(5)), ("Ada", day(9))]
+        assert versions(at.table(), "name", "_valid_from") == [
+            ("Ada", day(1)),
+            ("Eve", day(5)),
+            ("Ada", day(9)),
+        ]
 
 
 def test_a_version_that_is_no_more_is_really_removed(pandas_platform: Platform) -> None:
@@ -148,7 +171,9 @@ def test_a_version_that_is_no_more_is_really_removed(pandas_platform: Platform) 
         assert versions(at.table(), "id") == [(2,)]
 
 
-def test_hard_deletes_take_all_versions_and_late_rows_do_not_bring_them_back(pandas_platform: Platform) -> None:
+def test_hard_deletes_take_all_versions_and_late_rows_do_not_bring_them_back(
+    pandas_platform: Platform,
+) -> None:
     with lab(pandas_platform, {**TIME, "delete_strategy": "hard"}) as at:
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1)), (1, "Eve", "1", "U", day(3))))
         assert at.run(frame(TIMED, (1, None, None, "D", day(5)))).deleted == 1
@@ -195,14 +220,30 @@ def test_dates_and_local_times_are_utc(pandas_platform: Platform) -> None:
 
 
 PRESETS = {
-    "dlf": ("dlf_ValidFrom", "dlf_ValidTo", "dlf_IsCurrent", "dlf_deleted", "dlf_lastSeen", "dlf_SourceHash"),
-    "kimball": ("__valid_from", "__valid_to", "__is_current", "__is_deleted", "__last_seen", "__row_hash"),
+    "dlf": (
+        "dlf_ValidFrom",
+        "dlf_ValidTo",
+        "dlf_IsCurrent",
+        "dlf_deleted",
+        "dlf_lastSeen",
+        "dlf_SourceHash",
+    ),
+    "kimball": (
+        "__valid_from",
+        "__valid_to",
+        "__is_current",
+        "__is_deleted",
+        "__last_seen",
+        "__row_hash",
+    ),
 }
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("timed", [True, False], ids=["business", "batch"])
-def test_the_books_may_have_other_names(pandas_platform: Platform, preset: str, timed: bool) -> None:
+def test_the_books_may_have_other_names(
+    pandas_platform: Platform, preset: str, timed: bool
+) -> None:
     """Seed 001's names, seed 003's names: nothing else changes."""
     write = {**TIME, "system_columns": {"preset": preset}}
     write = write if timed else {n: v for n, v in write.items() if n != "effective_at"}
@@ -213,11 +254,16 @@ def test_the_books_may_have_other_names(pandas_platform: Platform, preset: str, 
         begins, _, current, deleted, *_ = names = PRESETS[preset]
         assert set(at.table().names) == {n for n, _ in TIMED} | set(names)
         rows = sorted(at.table().rows, key=lambda r: r[begins])
-        assert [(r["name"], r[current], r[deleted]) for r in rows] == [("Ada", False, False), ("Eve", False, True)]
+        assert [(r["name"], r[current], r[deleted]) for r in rows] == [
+            ("Ada", False, False),
+            ("Eve", False, True),
+        ]
 
 
 @pytest.mark.parametrize("name", ["_instant", "_kind", "_batch_id"])
-def test_what_the_events_keep_cannot_come_from_a_source(pandas_platform: Platform, name: str) -> None:
+def test_what_the_events_keep_cannot_come_from_a_source(
+    pandas_platform: Platform, name: str
+) -> None:
     columns = [*TIMED, (name, "string")]
     with lab(pandas_platform, TIME) as at, pytest.raises(TableError, match=name):
         at.run(frame(columns, (1, "Ada", "1", "U", day(1), "x")))
@@ -231,9 +277,14 @@ def test_a_new_column_re_versions_nothing(pandas_platform: Platform) -> None:
     wide = [*TIMED, ("city", "string")]
     with lab(pandas_platform, TIME) as at:
         at.run(frame(TIMED, (1, "Ada", "1", "U", day(1)), (2, "Bob", "1", "U", day(1))))
-        result = at.run(frame(wide, (1, "Ada", "1", "U", day(1), None), (2, "Bob", "1", "U", day(1), "Bern")))
+        result = at.run(
+            frame(wide, (1, "Ada", "1", "U", day(1), None), (2, "Bob", "1", "U", day(1), "Bern"))
+        )
         assert (result.inserted, result.updated) == (0, 1)
-        assert versions(at.table(), "id", "city", "_valid_from") == [(1, None, day(1)), (2, "Bern", day(1))]
+        assert versions(at.table(), "id", "city", "_valid_from") == [
+            (1, None, day(1)),
+            (2, "Bern", day(1)),
+        ]
 
 
 @pytest.mark.long_on_spark

@@ -95,14 +95,21 @@ def test_the_next_run_folds_what_had_landed(tmp_path, engine_name, platform, poi
     shop.killed(engine_name, point)
     assert shop.events() == 5
     assert shop.rows() == (
-        AFTER if point == "log" else [(k, n, day(1), None, False) for k, n in ((1, "Ada"), (2, "Bob"))]
+        AFTER
+        if point == "log"
+        else [(k, n, day(1), None, False) for k, n in ((1, "Ada"), (2, "Bob"))]
     )
     assert shop.project.store.control("n")[0].batch_status == "RUNNING"
 
     shop.land(*SECOND, (1, "Eva", "1", "U", day(9)))  # and the source has gone on meanwhile
     result = shop.run()
     assert result.updated == 1
-    assert shop.rows() == [AFTER[0], (1, "Eve", day(5), day(9), False), (1, "Eva", day(9), None, False), *AFTER[2:]]
+    assert shop.rows() == [
+        AFTER[0],
+        (1, "Eve", day(5), day(9), False),
+        (1, "Eva", day(9), None, False),
+        *AFTER[2:],
+    ]
     assert shop.events() == 6
     assert shop.batches() == [(1, 2, 0, 0), (2, 1, 1, 1), (3, 0, 1, 0)]
     assert shop.run().status == "unchanged"

@@ -22,7 +22,14 @@ WRITE = {"mode": "scd2", "keys": ["id"], "effective_at": "at"}
 
 def detect(**params: Any) -> dict[str, Any]:
     limits = {"max_delete_percent": None, **params}
-    return {"steps": [{"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"], **limits}}]}
+    return {
+        "steps": [
+            {
+                "operation": "detect_deletes",
+                "params": {"mode": "snapshot_diff", "keys": ["id"], **limits},
+            }
+        ]
+    }
 
 
 def shown(at: Lab) -> list[tuple[Any, ...]]:
@@ -45,7 +52,10 @@ def test_absent_and_back(platform: Platform) -> None:
         assert at.run(frame(COLUMNS, ADA)).status == "unchanged"  # never deleted twice
         result = at.run(frame(COLUMNS, ADA, BOB))
         assert (result.reopened, result.inserted) == (1, 0)
-        assert shown(at)[1:] == [(2, "Bob", day(2), hour(2), True), (2, "Bob", hour(4), None, False)]
+        assert shown(at)[1:] == [
+            (2, "Bob", day(2), hour(2), True),
+            (2, "Bob", hour(4), None, False),
+        ]
         assert at.run(frame(COLUMNS, ADA, BOB)).status == "unchanged"
 
 
@@ -86,7 +96,9 @@ def test_announced_and_found(pandas_platform: Platform) -> None:
     """A snapshot whose rows say that they are gone: neither a second delete, nor evidence that they are there."""
     columns = [*COLUMNS, ("op", "string")]
     write = {**WRITE, "delete_when": "op = 'D'"}
-    with lab(pandas_platform, write, transform=detect(max_delete_count=0, on_threshold_breach="error")) as at:
+    with lab(
+        pandas_platform, write, transform=detect(max_delete_count=0, on_threshold_breach="error")
+    ) as at:
         at.run(frame(columns, (1, "Ada", day(1), "U"), (2, "Bob", day(1), "U")))
         result = at.run(frame(columns, (1, "Ada", day(5), "D"), (2, "Bob", day(1), "U")))
         assert result.deleted == 1  # an announced delete is a fact: no limit holds it back
@@ -130,12 +142,16 @@ def test_held_deletes_are_no_events(tmp_path: Any, pandas_platform: Platform) ->
     approved = project.approve(held.run_id, platform=pandas_platform, check=True)
     assert (approved.nodes[0].deleted, approved.nodes[0].held) == (1, 0)
     bob = [r for r in read_table(tmp_path / "lake" / "t").rows if r["id"] == 2]
-    assert [(r["_is_deleted"], r["_valid_to"] > datetime(2025, 1, 1, tzinfo=UTC)) for r in bob] == [(True, True)]
+    assert [(r["_is_deleted"], r["_valid_to"] > datetime(2025, 1, 1, tzinfo=UTC)) for r in bob] == [
+        (True, True)
+    ]
     verbs = [(c.verb, c.key) for c in project.store.changes("n")]
     assert verbs == [("hold", '{"id": 2}'), ("delete", '{"id": 2}')]
 
 
-def test_refused_deletes_are_planned_and_no_event_of_the_batch_lands(tmp_path: Any, pandas_platform: Platform) -> None:
+def test_refused_deletes_are_planned_and_no_event_of_the_batch_lands(
+    tmp_path: Any, pandas_platform: Platform
+) -> None:
     from strandline.testing.frames import write_parquet
 
     node = {
@@ -150,7 +166,10 @@ def test_refused_deletes_are_planned_and_no_event_of_the_batch_lands(tmp_path: A
     write_parquet(file, frame(COLUMNS, (1, "Eve", day(5))))
     planned = project.plan(platform=pandas_platform, out=tmp_path / "x.plan").nodes[0]
     assert (planned.status, planned.verdict, planned.found_deletes) == ("failed", "refuse", 1)
-    assert (planned.sample_deletes, planned.reason) == ([{"id": 2}], "absent from the newest snapshot")
+    assert (planned.sample_deletes, planned.reason) == (
+        [{"id": 2}],
+        "absent from the newest snapshot",
+    )
     for run in (lambda **how: project.follow(tmp_path / "x.plan", **how), project.run):
         with pytest.raises(DeleteThresholdExceeded, match="1 row exceeds 0"):
             run(platform=pandas_platform, check=True)
@@ -170,7 +189,9 @@ def test_sequences_and_absence(pandas_platform: Platform) -> None:
     """`upsert`: what was inferred deleted keeps its sequence; seen again it is back, and older news changes nothing."""
     columns = [("id", "int"), ("name", "string"), ("n", "int")]
     ada, bob = (1, "Ada", 1), (2, "Bob", 5)
-    with lab(pandas_platform, {"mode": "upsert", "keys": ["id"], "sequence_by": "n"}, transform=detect()) as at:
+    with lab(
+        pandas_platform, {"mode": "upsert", "keys": ["id"], "sequence_by": "n"}, transform=detect()
+    ) as at:
         at.run(frame(columns, ada, bob))
         assert at.run(frame(columns, ada)).deleted == 1
         assert at.run(frame(columns, ada, (2, "Old", 4))).reopened == 1
@@ -182,7 +203,9 @@ def test_sequences_and_absence(pandas_platform: Platform) -> None:
 
 
 @pytest.mark.parametrize("how", ["announced", "found missing"])
-def test_where_rows_announce_deletes_an_older_row_revives_nothing(pandas_platform: Platform, how: str) -> None:
+def test_where_rows_announce_deletes_an_older_row_revives_nothing(
+    pandas_platform: Platform, how: str
+) -> None:
     """The table does not tell a delete that was announced from one that was found; a row that is not older does."""
     columns = [("id", "int"), ("name", "string"), ("n", "int"), ("op", "string")]
     ada, bob = (1, "Ada", 1, "U"), (2, "Bob", 5, "U")
@@ -200,15 +223,24 @@ class Live:
 
     def __init__(self, folder: Any, platform: Platform, **write: Any) -> None:
         self.folder, self.platform = folder, platform
-        params = {"mode": "sql_compare", "keys": ["id"], "source_connection": "erp", "source_table": "live"}
+        params = {
+            "mode": "sql_compare",
+            "keys": ["id"],
+            "source_connection": "erp",
+            "source_table": "live",
+        }
         limits = {"max_delete_percent": None}
         node = {
             "name": "n",
             "read": {"connection": "erp", "table": "log"},
-            "transform": {"steps": [{"operation": "detect_deletes", "params": {**params, **limits}}]},
+            "transform": {
+                "steps": [{"operation": "detect_deletes", "params": {**params, **limits}}]
+            },
             "write": {"connection": "lake", "table": "t", **WRITE, **write},
         }
-        self.project = make_project(folder, [node], connections={"erp": {"type": "sql", "url": "sqlite:///erp.db"}})
+        self.project = make_project(
+            folder, [node], connections={"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
+        )
         self.base = sqlite3.connect(folder / "erp.db", isolation_level=None)
         self.base.execute("CREATE TABLE log (id INTEGER, name TEXT, at TIMESTAMP)")
         self.base.execute("CREATE TABLE live (id INTEGER)")
@@ -216,7 +248,9 @@ class Live:
     def run(self, log: list[tuple[Any, ...]], live: list[int]) -> Any:
         self.base.execute("DELETE FROM log")
         self.base.execute("DELETE FROM live")
-        self.base.executemany("INSERT INTO log VALUES (?, ?, ?)", [(i, n, f"{at:%F %T}") for i, n, at in log])
+        self.base.executemany(
+            "INSERT INTO log VALUES (?, ?, ?)", [(i, n, f"{at:%F %T}") for i, n, at in log]
+        )
         self.base.executemany("INSERT INTO live VALUES (?)", [(i,) for i in live])
         return self.project.run(platform=self.platform, check=True).nodes[0]
 
@@ -227,7 +261,9 @@ class Live:
 
 
 @pytest.mark.parametrize("strategy", ["soft", "hard"])
-def test_the_live_source_has_the_last_word(tmp_path: Any, pandas_platform: Platform, strategy: str) -> None:
+def test_the_live_source_has_the_last_word(
+    tmp_path: Any, pandas_platform: Platform, strategy: str
+) -> None:
     now = datetime.now(UTC)
     at = Live(tmp_path, pandas_platform, delete_strategy=strategy)
     at.run([ADA, BOB, (3, "Cy", day(3))], [1, 2])
@@ -238,7 +274,9 @@ def test_the_live_source_has_the_last_word(tmp_path: Any, pandas_platform: Platf
     # what was really removed has no values to come back with until it is read again
     back = at.run([] if strategy == "soft" else [BOB], [1, 2])
     assert (back.reopened, back.inserted) == ((1, 0) if strategy == "soft" else (0, 1))
-    assert [r[1] for r in at.rows() if r[0] == 2 and not r[3]] == ["Bob"]  # with the last that is known of it
+    assert [r[1] for r in at.rows() if r[0] == 2 and not r[3]] == [
+        "Bob"
+    ]  # with the last that is known of it
     # news of a key that the source does not have: told, and gone again
     result = at.run([(3, "Cyd", now + timedelta(days=1))], [1, 2])
     assert (result.inserted, result.reopened) == (0, 0)

@@ -40,7 +40,9 @@ LATE = [  # 10 moves and is then deleted, 12 moves twice; the newest comes first
     (10, "Ines", "Faro", "UPDATE", 5, day(5)),
 ]
 DELETE = {"delete_when": "op = 'DELETE'"}
-NEWEST = {"steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "seq DESC"}}]}
+NEWEST = {
+    "steps": [{"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "seq DESC"}}]
+}
 
 
 def living(at: Lab) -> list[tuple[Any, ...]]:
@@ -62,7 +64,9 @@ def test_auto_cdc_scd_type_1_row_by_row(pandas_platform: Platform, order: Sequen
     write = {"mode": "upsert", "keys": ["id"], "sequence_by": "seq", **DELETE}
     with lab(pandas_platform, write, transform=NEWEST) as at:
         for index in order:
-            at.run(frame(PARCELS, EARLY[0], LATE[index]) if index == 0 else frame(PARCELS, LATE[index]))
+            at.run(
+                frame(PARCELS, EARLY[0], LATE[index]) if index == 0 else frame(PARCELS, LATE[index])
+            )
         assert living(at) == [(12, "Mona", "Genoa")]
 
 
@@ -88,7 +92,9 @@ def test_auto_cdc_scd_type_2(platform: Platform) -> None:
 
 
 @pytest.mark.parametrize("batches", [[EARLY + LATE], [EARLY, LATE]], ids=["one", "two"])
-def test_auto_cdc_scd_type_2_in_order(pandas_platform: Platform, batches: list[list[tuple[Any, ...]]]) -> None:
+def test_auto_cdc_scd_type_2_in_order(
+    pandas_platform: Platform, batches: list[list[tuple[Any, ...]]]
+) -> None:
     with lab(pandas_platform, {**TRACKED, **DELETE}) as at:
         for batch in batches:
             at.run(frame(PARCELS, *batch))
@@ -98,7 +104,8 @@ def test_auto_cdc_scd_type_2_in_order(pandas_platform: Platform, batches: list[l
 def test_auto_cdc_track_history_on_a_subset(pandas_platform: Platform) -> None:
     """The same page, TRACK HISTORY ON * EXCEPT (town): the town takes its latest value inside the version."""
     with lab(
-        pandas_platform, {"mode": "scd2", "keys": ["id"], "effective_at": "at", "track": ["owner"], **DELETE}
+        pandas_platform,
+        {"mode": "scd2", "keys": ["id"], "effective_at": "at", "track": ["owner"], **DELETE},
     ) as at:
         at.run(frame(PARCELS, *EARLY, *LATE))
         assert versions(at.table(), "id", "town", "_valid_from", "_valid_to") == [
@@ -141,7 +148,9 @@ def test_auto_cdc_truncate(tmp_path: Path, platform: Platform, order: Sequence[i
     for index in order:
         write_parquet(tmp_path / "landing" / "rows.parquet", frame(PARCELS, *log[index]))
         project.run(platform=platform, check=True)
-    assert [(r["id"], r["town"]) for r in read_table(tmp_path / "lake" / "owners").rows] == [(12, "Genoa")]
+    assert [(r["id"], r["town"]) for r in read_table(tmp_path / "lake" / "owners").rows] == [
+        (12, "Genoa")
+    ]
 
 
 # --- dbt: snapshots ----------------------------------------------------------------------------------------
@@ -160,11 +169,18 @@ def gone(**params: Any) -> dict[str, Any]:
 
 def test_dbt_timestamp_strategy(pandas_platform: Platform) -> None:
     """dbt, "Add snapshots to your DAG", timestamp: a row with a newer `updated_at` ends its predecessor there."""
-    write = {"mode": "scd2", "keys": ["id"], "effective_at": "updated_at", "track": ["state", "note", "updated_at"]}
+    write = {
+        "mode": "scd2",
+        "keys": ["id"],
+        "effective_at": "updated_at",
+        "track": ["state", "note", "updated_at"],
+    }
     with lab(pandas_platform, write) as at:
         at.run(frame(TICKETS, ticket(1, "open", "a", 1), ticket(2, "open", "b", 1)))
         at.run(frame(TICKETS, ticket(1, "done", "a", 2), ticket(2, "open", "b", 1)))
-        at.run(frame(TICKETS, ticket(1, "done", "a", 3)))  # touched and otherwise the same: dbt records it, so may we
+        at.run(
+            frame(TICKETS, ticket(1, "done", "a", 3))
+        )  # touched and otherwise the same: dbt records it, so may we
         assert versions(at.table(), "id", "state", "_valid_from", "_valid_to") == [
             (1, "open", day(1), day(2)),
             (1, "done", day(2), day(3)),
@@ -191,7 +207,9 @@ def test_dbt_hard_deletes_invalidate(pandas_platform: Platform) -> None:
         both = frame(TICKETS, ticket(1, "open", "a", 1), ticket(2, "open", "b", 1))
         at.run(both)
         at.run(frame(TICKETS, ticket(1, "open", "a", 1)))
-        assert at.run(frame(TICKETS, ticket(1, "open", "a", 1))).status == "unchanged"  # not again each time
+        assert (
+            at.run(frame(TICKETS, ticket(1, "open", "a", 1))).status == "unchanged"
+        )  # not again each time
         at.run(both)
         assert versions(at.table(), "id", "_valid_from", "_valid_to") == [
             (1, hour(1), None),
@@ -225,7 +243,11 @@ COUNTERS = [("id", "int"), ("code", "int")]
 def test_dlt_scd2_reinserted(pandas_platform: Platform) -> None:
     """dlt, "Merge loading", scd2: a retired record that is inserted again as it was becomes active a second time."""
     end = datetime(9999, 12, 31, tzinfo=UTC)
-    with lab(pandas_platform, {"mode": "scd2", "keys": ["id"], "open_end": "9999-12-31"}, transform=gone()) as at:
+    with lab(
+        pandas_platform,
+        {"mode": "scd2", "keys": ["id"], "open_end": "9999-12-31"},
+        transform=gone(),
+    ) as at:
         at.run(frame(COUNTERS, (1, 7), (2, 8)))
         at.run(frame(COUNTERS, (1, 9), (2, 8)))  # updated
         at.run(frame(COUNTERS, (2, 8)))  # deleted
@@ -243,4 +265,8 @@ def test_dlt_scd2_incremental(pandas_platform: Platform) -> None:
     with lab(pandas_platform, {"mode": "scd2", "keys": ["id"]}) as at:
         at.run(frame(COUNTERS, (1, 7), (2, 8)))
         at.run(frame(COUNTERS, (1, 9)))
-        assert versions(at.table(), "id", "code", "_valid_to") == [(1, 7, hour(2)), (1, 9, None), (2, 8, None)]
+        assert versions(at.table(), "id", "code", "_valid_to") == [
+            (1, 7, hour(2)),
+            (1, 9, None),
+            (2, 8, None),
+        ]

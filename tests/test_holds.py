@@ -29,7 +29,12 @@ class Shop:
         self.database = sqlite3.connect(folder / "erp.db", isolation_level=None)
         self.database.execute("CREATE TABLE c (id INTEGER, name TEXT)")
         self.database.executemany("INSERT INTO c VALUES (?, ?)", ROWS)
-        params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 20, "on_threshold_breach": "hold"}
+        params = {
+            "mode": "snapshot_diff",
+            "keys": ["id"],
+            "max_delete_percent": 20,
+            "on_threshold_breach": "hold",
+        }
         detect = {"operation": "detect_deletes", "params": params | limits}
         nodes = [
             {
@@ -105,7 +110,9 @@ def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
     assert (seen.status, seen.held, seen.updated) == ("held", 3, 1)
 
     approved = shop.project.approve(first.run_id, platform=shop.platform, check=True)
-    assert [(n.name, n.deleted, n.held, n.status) for n in approved.nodes] == [("silver", 3, 0, "success")]
+    assert [(n.name, n.deleted, n.held, n.status) for n in approved.nodes] == [
+        ("silver", 3, 0, "success")
+    ]
     assert shop.living() == {0, 1, 2, 3, 4, 5, 8}
     assert shop.project.holds() == {}
     assert shop.silver(shop.run()).status == "unchanged"
@@ -139,7 +146,10 @@ def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, plat
     shop.project.approve(run_id, platform=platform, check=True)
     rows = {r["id"]: r for r in read_table(tmp_path / "lake" / "silver").rows}
     assert {i for i, r in rows.items() if r["_is_deleted"]} == {6, 7, 8, 9}
-    assert all(r["_is_current"] == (r["_valid_to"] is None) == (not r["_is_deleted"]) for r in rows.values())
+    assert all(
+        r["_is_current"] == (r["_valid_to"] is None) == (not r["_is_deleted"])
+        for r in rows.values()
+    )
 
 
 @pytest.mark.long_on_spark
@@ -188,7 +198,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str, int, float, type[DeleteThresholdEx
 
 @pytest.mark.long_on_spark
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_plan_shows_the_deletes_that_a_run_would_refuse(tmp_path: Path, platform: Any, why: str) -> None:
+def test_a_plan_shows_the_deletes_that_a_run_would_refuse(
+    tmp_path: Path, platform: Any, why: str
+) -> None:
     limits, gone, found, percent, kind, message = REFUSED[why]
     shop = Shop(tmp_path, platform, **limits)
     shop.run()
@@ -212,10 +224,15 @@ def test_a_plan_shows_the_deletes_that_a_run_would_refuse(tmp_path: Path, platfo
     assert (str(ended.value), ended.value.found, ended.value.percent) == (message, found, percent)
     assert read_table(tmp_path / "lake" / "silver").rows == before
     assert shop.project.holds() == {}
-    assert {r.status for r in shop.project.store.runs() if r.node == "silver"} == {"success", "failed"}
+    assert {r.status for r in shop.project.store.runs() if r.node == "silver"} == {
+        "success",
+        "failed",
+    }
 
 
-def test_refused_deletes_are_told_in_words_and_in_data(tmp_path: Path, pandas_platform, capsys) -> None:
+def test_refused_deletes_are_told_in_words_and_in_data(
+    tmp_path: Path, pandas_platform, capsys
+) -> None:
     shop = Shop(tmp_path, pandas_platform, on_threshold_breach="error")
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
@@ -228,16 +245,28 @@ def test_refused_deletes_are_told_in_words_and_in_data(tmp_path: Path, pandas_pl
 
     file = str(tmp_path / "kept.plan")
     told = plan("--out", file)
-    assert "4 rows (40.0% of the living rows) would be deleted, which is refused: absent from the newest sn" in told
+    assert (
+        "4 rows (40.0% of the living rows) would be deleted, which is refused: absent from the newest sn"
+        in told
+    )
     assert "for example id=6; id=7; id=8; id=9" in told
-    assert "1 node would fail, because the deletes are refused. 1 node would be skipped. Nothing was written." in told
+    assert (
+        "1 node would fail, because the deletes are refused. 1 node would be skipped. Nothing was written."
+        in told
+    )
     assert f"Kept in {file}" in told
     silver = json.loads(plan("--json"))["nodes"][1]
-    assert (silver["verdict"], silver["found_deletes"], silver["delete_percent"]) == ("refuse", 4, 40.0)
+    assert (silver["verdict"], silver["found_deletes"], silver["delete_percent"]) == (
+        "refuse",
+        4,
+        40.0,
+    )
     assert (silver["sample_deletes"][0], silver["error"]["code"]) == ({"id": 6}, "delete_threshold")
 
 
-def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(tmp_path: Path, pandas_platform) -> None:
+def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(
+    tmp_path: Path, pandas_platform
+) -> None:
     shop = Shop(tmp_path, pandas_platform)
     shop.run()
     file = tmp_path / "a.plan"
@@ -277,7 +306,14 @@ def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:
     held = shop.run()
     shop.project.reject(held.run_id)
     story = shop.project.explain("silver", {"ID": "7"})
-    assert [e.event for e in story.events] == ["inserted", "changed", "deleted", "revived", "held", "rejected"]
+    assert [e.event for e in story.events] == [
+        "inserted",
+        "changed",
+        "deleted",
+        "revived",
+        "held",
+        "rejected",
+    ]
     assert [e.batch for e in story.events] == [1, 2, 3, 4, 5, 6]
     changed, deleted, hold = story.events[1], story.events[2], story.events[4]
     assert changed.changes["name"] == ("name 7", "changed")
@@ -296,7 +332,9 @@ def test_a_key_that_is_null_has_a_story_too(tmp_path: Path, pandas_platform) -> 
     shop.sql("INSERT INTO c VALUES (NULL, 'nobody')")
     shop.run()
     story = shop.project.explain("silver", {"id": "NULL"})
-    assert [(e.event, r["name"]) for e, r in zip(story.events, story.now, strict=True)] == [("inserted", "nobody")]
+    assert [(e.event, r["name"]) for e, r in zip(story.events, story.now, strict=True)] == [
+        ("inserted", "nobody")
+    ]
     assert story.key == {"id": None}
 
 
@@ -309,7 +347,9 @@ def test_a_key_that_is_null_has_a_story_too(tmp_path: Path, pandas_platform) -> 
         (("+silver", "--key", "id=1"), "there is no node `+silver`"),
     ],
 )
-def test_explain_says_what_is_wrong_with_the_question(tmp_path: Path, pandas_platform, capsys, args, message) -> None:
+def test_explain_says_what_is_wrong_with_the_question(
+    tmp_path: Path, pandas_platform, capsys, args, message
+) -> None:
     Shop(tmp_path, pandas_platform).run()
     with pytest.raises(SystemExit) as ended:
         main(["explain", *args, "--project-dir", str(tmp_path)])
@@ -321,7 +361,10 @@ KEPT = {"connection": "lake", "table": "silver", "mode": "upsert", "keys": ["id"
 DETECT = {"mode": "snapshot_diff", "keys": ["id", "name"]}
 WAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no step": ({"transform": None}, "node `silver` no longer looks for deletes"),
-    "ignored": ({"write": KEPT | {"delete_strategy": "ignore"}}, "node `silver` no longer looks for deletes"),
+    "ignored": (
+        {"write": KEPT | {"delete_strategy": "ignore"}},
+        "node `silver` no longer looks for deletes",
+    ),
     "other keys": (
         {
             "write": KEPT | {"keys": ["id", "name"]},
@@ -337,7 +380,9 @@ WAYS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_nobody_looks_for_any_more_cannot_be_approved_but_rejected(tmp_path: Path, pandas_platform, way) -> None:
+def test_what_nobody_looks_for_any_more_cannot_be_approved_but_rejected(
+    tmp_path: Path, pandas_platform, way
+) -> None:
     changed, why = WAYS[way]
     shop = Shop(tmp_path, pandas_platform)
     shop.run()
@@ -359,13 +404,17 @@ def two_that_hold(shop: Shop) -> tuple[str, dict[str, Any]]:
     """A run in which Silver and a second node like it hold deletes, and that node."""
     bronze, silver, _ = shop.nodes
     second = silver | {"name": "second", "write": silver["write"] | {"table": "second"}}
-    shop.project = make_project(shop.folder, [bronze, silver, second], connections={"erp": shop.erp})
+    shop.project = make_project(
+        shop.folder, [bronze, silver, second], connections={"erp": shop.erp}
+    )
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
     return shop.run().run_id, second
 
 
-def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(tmp_path: Path, pandas_platform) -> None:
+def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(
+    tmp_path: Path, pandas_platform
+) -> None:
     shop = Shop(tmp_path, pandas_platform)
     held, second = two_that_hold(shop)
     second.pop("transform")
@@ -373,7 +422,10 @@ def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(tm
     watch = Watching()
     result = shop.project.approve(held, platform=pandas_platform, observer=watch)
     assert watch.told == result.nodes
-    assert [(n.name, n.status, n.deleted) for n in result.nodes] == [("silver", "success", 4), ("second", "failed", 0)]
+    assert [(n.name, n.status, n.deleted) for n in result.nodes] == [
+        ("silver", "success", 4),
+        ("second", "failed", 0),
+    ]
     assert (result.status, result.exit_code) == ("failed", 1)
     assert "no longer looks for deletes" in result.nodes[1].error["message"]
     assert list(shop.project.holds()) == ["second"]
@@ -390,7 +442,10 @@ def test_approving_says_why_it_ends_as_it_does(tmp_path: Path, pandas_platform, 
         main(["approve", held, "--project-dir", str(tmp_path), "--engine", "pandas"])
     told = capsys.readouterr().out
     assert (ended.value.code, "4 deletes applied" in told) == (1, True)
-    assert f"the deletes held by run {held} cannot be approved: node `second` no longer looks for deletes" in told
+    assert (
+        f"the deletes held by run {held} cannot be approved: node `second` no longer looks for deletes"
+        in told
+    )
     assert f"strandline reject {held}" in told
 
 
@@ -414,11 +469,16 @@ def test_status_tells_how_many_deletes_are_held(tmp_path: Path, pandas_platform,
         with pytest.raises(SystemExit):
             main(["status", "--project-dir", str(tmp_path), *options])
     text, _, facts = capsys.readouterr().out.partition("{")
-    assert " ".join(text.split()).count(f"4 deletes held by run {held.run_id}: strandline approve") == 1
+    assert (
+        " ".join(text.split()).count(f"4 deletes held by run {held.run_id}: strandline approve")
+        == 1
+    )
     nodes = json.loads("{" + facts)["nodes"]
     assert [n["holds"] for n in nodes] == [{}, {held.run_id: 4}, {}]
     assert [n["status"] for n in nodes] == ["SUCCESS", "HELD", "SUCCESS"]
-    assert [line.split()[:2] for line in text.splitlines() if line.startswith("silver")] == [["silver", "held"]]
+    assert [line.split()[:2] for line in text.splitlines() if line.startswith("silver")] == [
+        ["silver", "held"]
+    ]
 
 
 def test_a_plan_over_open_holds_holds_them(tmp_path: Path, pandas_platform, capsys) -> None:
@@ -427,18 +487,32 @@ def test_a_plan_over_open_holds_holds_them(tmp_path: Path, pandas_platform, caps
     shop.sql("DELETE FROM c WHERE id > 5")
     shop.run()
     planned = shop.silver(shop.project.plan(platform=pandas_platform))
-    assert (planned.status, planned.verdict, planned.held, planned.deleted) == ("held", "hold", 4, 0)
+    assert (planned.status, planned.verdict, planned.held, planned.deleted) == (
+        "held",
+        "hold",
+        4,
+        0,
+    )
     shop.sql("DELETE FROM c WHERE id = 5")  # few enough to be applied, beside the others
     planned = shop.silver(shop.project.plan(platform=pandas_platform))
-    assert (planned.status, planned.verdict, planned.held, planned.deleted) == ("held", "hold", 4, 1)
+    assert (planned.status, planned.verdict, planned.held, planned.deleted) == (
+        "held",
+        "hold",
+        4,
+        1,
+    )
     with pytest.raises(SystemExit):
         main(["plan", "--project-dir", str(tmp_path), "--select", "+silver"])
     told = capsys.readouterr().out
-    assert "1 row (10.0% of the living rows) would be deleted: absent from the newest snapshot" in told
+    assert (
+        "1 row (10.0% of the living rows) would be deleted: absent from the newest snapshot" in told
+    )
     assert "4 deletes would be held." in told
 
 
-def test_a_plan_that_cannot_be_kept_is_told_before_it_is_made(tmp_path: Path, pandas_platform) -> None:
+def test_a_plan_that_cannot_be_kept_is_told_before_it_is_made(
+    tmp_path: Path, pandas_platform
+) -> None:
     shop = Shop(tmp_path, pandas_platform)
     with pytest.raises(UsageError, match=r"nodir/x: there is no folder .*nodir\n"):
         shop.project.plan(platform=pandas_platform, out=tmp_path / "nodir" / "x")
@@ -446,7 +520,9 @@ def test_a_plan_that_cannot_be_kept_is_told_before_it_is_made(tmp_path: Path, pa
         shop.project.plan(platform=pandas_platform, out=tmp_path)
 
 
-def test_notes_of_a_run_that_died_before_its_record_do_not_count(tmp_path: Path, pandas_platform, monkeypatch) -> None:
+def test_notes_of_a_run_that_died_before_its_record_do_not_count(
+    tmp_path: Path, pandas_platform, monkeypatch
+) -> None:
     shop = Shop(tmp_path, pandas_platform)
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")

@@ -30,9 +30,17 @@ def project(folder):
     return make_project(
         folder,
         [
-            {"name": "bronze", "read": read, "write": {"connection": "lake", "table": "bronze", "mode": "append"}},
+            {
+                "name": "bronze",
+                "read": read,
+                "write": {"connection": "lake", "table": "bronze", "mode": "append"},
+            },
             {"name": "silver", "read": read, "write": UPSERT},
-            {"name": "copy", "read": {"connection": "lake", "table": "bronze"}, "write": {**UPSERT, "table": "copy"}},
+            {
+                "name": "copy",
+                "read": {"connection": "lake", "table": "bronze"},
+                "write": {**UPSERT, "table": "copy"},
+            },
         ],
     )
 

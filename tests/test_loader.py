@@ -58,7 +58,9 @@ class Job:
 
     def sql(self, statement):
         self.spark.sql(
-            statement.replace("SOURCE", f"delta.`{self.source}`").replace("TARGET", f"delta.`{self.target}`")
+            statement.replace("SOURCE", f"delta.`{self.source}`").replace(
+                "TARGET", f"delta.`{self.target}`"
+            )
         )
 
     def create(self, *rows, feed=True, place="SOURCE"):
@@ -70,7 +72,9 @@ class Job:
         )
 
     def feed(self, *, on):
-        self.sql(f"ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '{str(on).lower()}')")
+        self.sql(
+            f"ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '{str(on).lower()}')"
+        )
 
     def loader(self, name="nightly", **options):
         given = {"deduplication_columns": ["id"], **options}
@@ -83,12 +87,16 @@ class Job:
         loader = loader or self.loader()
         data = loader.get_data()
         delivered = changes(data)
-        DeltaManager().merge_dataframe(table=Named(self.target), data_frame=data, key_columns=["id"])
+        DeltaManager().merge_dataframe(
+            table=Named(self.target), data_frame=data, key_columns=["id"]
+        )
         loader.consume_data()
         return delivered
 
     def rows(self, place=None):
-        found = [tuple(r) for r in self.spark.read.format("delta").load(place or self.target).collect()]
+        found = [
+            tuple(r) for r in self.spark.read.format("delta").load(place or self.target).collect()
+        ]
         return sorted(found, key=lambda row: [(v is None, v) for v in row])
 
     def records(self, name="nightly"):
@@ -121,7 +129,9 @@ def test_the_job_of_seed_002_with_its_deletes(job):
     ]
     assert job.rows() == [(2, "B"), (4, "d"), (33, "c")] == job.rows(job.source)
     assert job.once() == []  # nothing new is a success (X-58)
-    job.sql("INSERT OVERWRITE SOURCE VALUES (2, 'B'), (5, 'e')")  # delete and insert of key 2 in one version (X-50)
+    job.sql(
+        "INSERT OVERWRITE SOURCE VALUES (2, 'B'), (5, 'e')"
+    )  # delete and insert of key 2 in one version (X-50)
     assert job.once() == [("delete", 4, "d"), ("delete", 33, "c"), ("insert", 5, "e")]
     assert job.rows() == [(2, "B"), (5, "e")]
 
@@ -134,7 +144,9 @@ def test_what_was_read_is_recorded_with_its_versions(job):
     loader = job.loader()
     loader.get_data()
     rows = sorted(job.records(), key=lambda r: r.registered_at)
-    told = [(r.start_commit_version, r.end_commit_version, r.is_processed, r.is_stale) for r in rows]
+    told = [
+        (r.start_commit_version, r.end_commit_version, r.is_processed, r.is_stale) for r in rows
+    ]
     assert told == [(None, 0, True, False), (0, 1, False, False)]
     loader.consume_data()
     assert loads.position(job.records()).end_commit_version == 1
@@ -149,7 +161,10 @@ def test_an_interrupted_load_goes_stale_and_is_read_again(job):
     with pytest.raises(Fenced, match="was read again meanwhile"):
         first.consume_data()  # not the other one's load (X-55)
     second.consume_data()
-    assert [r.is_stale for r in sorted(job.records(), key=lambda r: r.registered_at)] == [True, False]
+    assert [r.is_stale for r in sorted(job.records(), key=lambda r: r.registered_at)] == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.long_on_spark
@@ -181,25 +196,41 @@ def test_a_job_joins_what_it_was_given(job):
     job.sql("DELETE FROM SOURCE WHERE id = 1")
     names = job.spark.createDataFrame([(1, "one"), (2, "two")], "id int, name string")
     joined = loader.get_data().join(names, "id")
-    assert sorted((r["_change_type"], r["name"]) for r in joined.collect()) == [("delete", "one"), ("update", "two")]
+    assert sorted((r["_change_type"], r["name"]) for r in joined.collect()) == [
+        ("delete", "one"),
+        ("update", "two"),
+    ]
     # each row with the commit that changed it, as the table's history has it
     data = load_cdf(job.source, 1, ["id"])
     history = job.spark.sql(f"DESCRIBE HISTORY delta.`{job.source}`").collect()
     at = {r["version"]: r["timestamp"] for r in history}
-    told = [(r["id"], r["_commit_version"], r["_commit_timestamp"]) for r in data.join(names, "id").collect()]
+    told = [
+        (r["id"], r["_commit_version"], r["_commit_timestamp"])
+        for r in data.join(names, "id").collect()
+    ]
     assert sorted(told) == [(1, 2, at[2]), (2, 1, at[1])]
-    assert load_cdf(job.source, 3).columns == data.columns == [*names.columns[:1], "v", *FEED_COLUMNS]
+    assert (
+        load_cdf(job.source, 3).columns == data.columns == [*names.columns[:1], "v", *FEED_COLUMNS]
+    )
 
 
 def test_the_session_keeps_nothing_of_ours(job):
     job.create((1, "a"))
     job.once()
-    assert [t.name for t in job.spark.catalog.listTables() if t.isTemporary and "strandline" in t.name] == []
+    assert [
+        t.name for t in job.spark.catalog.listTables() if t.isTemporary and "strandline" in t.name
+    ] == []
 
 
 @pytest.mark.parametrize(
     "accident",
-    ["restored", *(pytest.param(a, marks=pytest.mark.long_on_spark) for a in ("late", "off and on", "vacuumed"))],
+    [
+        "restored",
+        *(
+            pytest.param(a, marks=pytest.mark.long_on_spark)
+            for a in ("late", "off and on", "vacuumed")
+        ),
+    ],
 )
 def test_where_the_feed_has_a_gap_snapshots_are_compared(job, caplog, accident):
     job.create((1, "a"), (2, "b"), feed=accident != "late")
@@ -215,7 +246,9 @@ def test_where_the_feed_has_a_gap_snapshots_are_compared(job, caplog, accident):
     if accident == "vacuumed":
         for file in (job.folder / "source" / "_change_data").glob("*.parquet"):
             file.unlink()
-    expected = [("delete", 1, "a")] if accident == "restored" else [("delete", 1, "a"), ("insert", 3, "c")]
+    expected = (
+        [("delete", 1, "a")] if accident == "restored" else [("delete", 1, "a"), ("insert", 3, "c")]
+    )
     assert job.once() == expected
     assert job.rows() == job.rows(job.source)
     if accident != "vacuumed":  # deletes by vectors need no files of changes
@@ -243,7 +276,9 @@ def test_a_table_made_anew_is_delivered_whole_and_the_target_follows(job, caplog
 def test_a_replaced_table_is_compared_with_what_it_was(job):
     job.create((1, "a"), (2, "b"))
     job.once()
-    job.sql("CREATE OR REPLACE TABLE SOURCE USING delta AS SELECT * FROM VALUES (2, 'B'), (3, 'c') AS t(id, v)")
+    job.sql(
+        "CREATE OR REPLACE TABLE SOURCE USING delta AS SELECT * FROM VALUES (2, 'B'), (3, 'c') AS t(id, v)"
+    )
     assert job.once() == [("delete", 1, "a"), ("insert", 3, "c"), ("update", 2, "B")]
     assert job.rows() == job.rows(job.source)
     job.sql("CREATE OR REPLACE TABLE SOURCE USING delta AS SELECT * FROM VALUES (2, 5) AS t(id, v)")
@@ -264,13 +299,17 @@ def test_deletes_that_nobody_can_tell_are_not_lost(job):
         file.unlink()
     loader = job.loader()
     for read in (loader.get_data, lambda: loader.write_data(print, tables=[job.target])):
-        with pytest.raises(ReadError, match="what was deleted since the last load is unknown") as error:
+        with pytest.raises(
+            ReadError, match="what was deleted since the last load is unknown"
+        ) as error:
             read()
     assert "reset()" in error.value.hint
     assert error.value.__notes__ == [f"→ {error.value.hint}"]  # a traceback shows it
     with pytest.raises(UsageError, match="nothing was read yet"):
         loader.consume_data()
-    with pytest.raises(ReadError, match=r"what changed after version 0 can no longer be read") as error:
+    with pytest.raises(
+        ReadError, match=r"what changed after version 0 can no longer be read"
+    ) as error:
         load_cdf(job.source, 1, ["id"])
     assert "whole=True" in error.value.hint
     loader.reset()  # the way out that the error tells
@@ -344,7 +383,9 @@ def test_merge_refuses_what_it_cannot_do_rightly(job):
         DeltaManager().merge_dataframe(job.target, twice, [])
     job.create((1, "a"), place="TARGET")
     wrong = job.spark.createDataFrame([(1, 2)], "id int, v int")
-    with pytest.raises(TableError, match="column `v` is string in the table, but the rows bring int"):
+    with pytest.raises(
+        TableError, match="column `v` is string in the table, but the rows bring int"
+    ):
         DeltaManager().merge_dataframe(job.target, wrong, ["id"])
 
 
@@ -360,7 +401,9 @@ def test_errors_speak_to_a_job_in_python(job):
     for kind, frame in told.items():
         with pytest.raises(kind) as error:
             merge(data_frame=frame)
-        assert not any(word in error.value.hint for word in ("step", "operation", "spark.log", "order_by"))
+        assert not any(
+            word in error.value.hint for word in ("step", "operation", "spark.log", "order_by")
+        )
     assert "the rate is missing" in str(error.value)
     job.spark.sql(f"CREATE TEMPORARY VIEW living AS SELECT * FROM delta.`{job.target}`")
     try:
@@ -457,7 +500,9 @@ def test_the_loop_of_seed_003(job):
     DeltaManager().merge_dataframe(target, data, ["id"])
     batch_complete(target, source, get_latest_version(source), 2, 2)
     assert job.rows() == [(2, "B")]
-    assert changes(load_cdf(source, get_watermark(target, source) + 1)) == []  # start > latest is no error (X-52)
+    assert (
+        changes(load_cdf(source, get_watermark(target, source) + 1)) == []
+    )  # start > latest is no error (X-52)
 
 
 @pytest.mark.long_on_spark
@@ -474,11 +519,15 @@ def test_a_batch_keeps_its_number_until_it_is_done(job):
 def test_a_table_by_its_name_in_the_catalog(job):
     job.spark.sql("CREATE SCHEMA IF NOT EXISTS loads")
     try:
-        job.spark.sql(f"CREATE TABLE loads.customers USING delta LOCATION '{job.source}' AS SELECT 1 AS id, 'a' AS v")
+        job.spark.sql(
+            f"CREATE TABLE loads.customers USING delta LOCATION '{job.source}' AS SELECT 1 AS id, 'a' AS v"
+        )
         assert get_latest_version("loads.customers") == 0
         with pytest.raises(ReadError, match=r"there is no table `loads\.nobody`"):
             get_latest_version("loads.nobody")
-        DeltaManager().merge_dataframe("loads.gold", load_full_snapshot(Named("loads.customers")), ["id"])
+        DeltaManager().merge_dataframe(
+            "loads.gold", load_full_snapshot(Named("loads.customers")), ["id"]
+        )
         assert [tuple(r) for r in job.spark.table("loads.gold").collect()] == [(1, "a")]
     finally:
         job.spark.sql("DROP SCHEMA loads CASCADE")
@@ -495,14 +544,24 @@ def test_a_history_is_read_as_its_living_rows_or_as_asked(job, pandas_platform, 
         "transform": {"steps": [{"operation": "detect_deletes", "params": step}]},
         "write": {"connection": "lake", "table": "c", "mode": "scd2", "keys": ["id"]},
     }
-    project, place = make_project(job.folder, [node], connections=erp), str(job.folder / "lake" / "c")
+    project, place = (
+        make_project(job.folder, [node], connections=erp),
+        str(job.folder / "lake" / "c"),
+    )
 
     def batch(*values):
-        execute(job.folder / "erp.db", "CREATE TABLE IF NOT EXISTS s (id INTEGER, v TEXT)", "DELETE FROM s", *values)
+        execute(
+            job.folder / "erp.db",
+            "CREATE TABLE IF NOT EXISTS s (id INTEGER, v TEXT)",
+            "DELETE FROM s",
+            *values,
+        )
         project.run(platform=pandas_platform, check=True)
 
     def loader(name, *keys, **wanted):
-        options = DeltaLoadOptions("CDF", name, {"deduplication_columns": list(keys)}, job.folder / "control", **wanted)
+        options = DeltaLoadOptions(
+            "CDF", name, {"deduplication_columns": list(keys)}, job.folder / "control", **wanted
+        )
         return DeltaLoaderFactory.create_loader(place, options)
 
     batch("INSERT INTO s VALUES (1, 'a'), (2, 'b'), (3, 'c')")
@@ -519,7 +578,13 @@ def test_a_history_is_read_as_its_living_rows_or_as_asked(job, pandas_platform, 
     data = {name: one.get_data() for name, one in loaders.items()}
     assert changes(data["living"]) == [("delete", 3, "c"), ("update", 1, "A")]
     assert changes(data["last"]) == [("update", 1, "A"), ("update", 3, "c")]
-    versions = [("insert", 1, "A"), ("insert", 2, "b"), ("update", 1, "a"), ("update", 2, "b"), ("update", 3, "c")]
+    versions = [
+        ("insert", 1, "A"),
+        ("insert", 2, "b"),
+        ("update", 1, "a"),
+        ("update", 2, "b"),
+        ("update", 3, "c"),
+    ]
     assert changes(data["all"]) == versions
     assert [c for c in data["last"].columns if c.startswith("_")] == ["_is_deleted", "_change_type"]
     assert sorted(tuple(r) for r in load_full_snapshot(place).collect()) == [(1, "A"), (2, "b")]

@@ -6,7 +6,13 @@ import pytest
 
 from strandline.engine.control_store import DeltaStore
 from strandline.errors import ConfigError
-from strandline.loader import ETLControlManager, batch_complete, batch_start, get_watermark, reset_watermark
+from strandline.loader import (
+    ETLControlManager,
+    batch_complete,
+    batch_start,
+    get_watermark,
+    reset_watermark,
+)
 from strandline.testing.projects import execute, make_project
 
 TARGET, SOURCE = "gold.orders", "silver.orders"
@@ -32,7 +38,9 @@ def test_a_watermark_never_goes_back_by_itself(control, caplog):
     assert get_watermark(TARGET, SOURCE) == 3
 
 
-def test_jobs_and_projects_keep_their_records_in_one_place(control, tmp_path, monkeypatch, pandas_platform):
+def test_jobs_and_projects_keep_their_records_in_one_place(
+    control, tmp_path, monkeypatch, pandas_platform
+):
     execute(tmp_path / "erp.db", "CREATE TABLE s (id INTEGER)", "INSERT INTO s VALUES (1)")
     node = {
         "name": "n",
@@ -51,5 +59,7 @@ def test_jobs_and_projects_keep_their_records_in_one_place(control, tmp_path, mo
     assert get_watermark(TARGET, SOURCE) == 7
     assert ETLControlManager("control/").get_watermark(TARGET, SOURCE) == 7
     monkeypatch.setenv("STRANDLINE_ETL_SCHEMA", "control")
-    with pytest.raises(ConfigError, match="`control` of STRANDLINE_ETL_SCHEMA is a name of the Spark catalog"):
+    with pytest.raises(
+        ConfigError, match="`control` of STRANDLINE_ETL_SCHEMA is a name of the Spark catalog"
+    ):
         make_project(tmp_path, [node], connections=erp)

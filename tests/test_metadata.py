@@ -37,16 +37,25 @@ class Shop:
 
         keyed = {"keys": ["id"], "row_hash": False}
         nodes = [
-            node("bronze", {"connection": "erp", "table": "t"}, "append", write={"add_metadata": add_metadata}),
+            node(
+                "bronze",
+                {"connection": "erp", "table": "t"},
+                "append",
+                write={"add_metadata": add_metadata},
+            ),
             node("silver", {"connection": "lake", "table": "bronze"}, "upsert", write=keyed),
             node("gold", {"connection": "lake", "table": "silver"}, "upsert", write=keyed),
         ]
         nodes[1]["transform"] = {"steps": list(steps)}
-        return make_project(self.folder, nodes, connections={"erp": {"type": "sql", "url": "sqlite:///shop.db"}})
+        return make_project(
+            self.folder, nodes, connections={"erp": {"type": "sql", "url": "sqlite:///shop.db"}}
+        )
 
     def run(self, *, select=None, **how):
         self.now += timedelta(days=1)
-        found = self.project(**how).run(select, platform=self.platform, clock=Clock(self.now), check=True)
+        found = self.project(**how).run(
+            select, platform=self.platform, clock=Clock(self.now), check=True
+        )
         return {n.name: (n.inserted, n.updated) for n in found.nodes}
 
     def table(self, name):
@@ -77,7 +86,10 @@ def test_metadata_is_known_by_its_role_and_is_no_change(shop):
     assert shop.run(select=TWO) == {"bronze": (2, 0), "silver": (0, 1)}
     assert [shop.state(t).metadata for t in TWO] == [ALL, ALL]
     rows = shop.table("silver")
-    assert (rows[1]["_extracted_at"], rows[1]["_source_table"]) == (None, None)  # as it was when it last changed
+    assert (rows[1]["_extracted_at"], rows[1]["_source_table"]) == (
+        None,
+        None,
+    )  # as it was when it last changed
     assert (rows[2]["_extracted_at"], rows[2]["_source_table"]) == (shop.now, "t")
 
 
@@ -98,7 +110,10 @@ def test_a_column_of_that_name_is_refused(tmp_path, pandas_platform, name, add_m
     shop.sql(f"CREATE TABLE t (id INTEGER, {name} TEXT)", "INSERT INTO t VALUES (1, 'mine')")
     with pytest.raises(StrandlineError) as refused:
         shop.run(add_metadata=add_metadata)
-    assert f"bronze: the rows bring a column `{name}` of their own (from erp.t)" in refused.value.message
+    assert (
+        f"bronze: the rows bring a column `{name}` of their own (from erp.t)"
+        in refused.value.message
+    )
     assert f"`{name[1:].lower()}`" in refused.value.hint
     assert not (tmp_path / "lake" / "bronze").exists()
 
@@ -108,8 +123,18 @@ def test_under_another_name_it_is_a_column_like_any_other(local):
     node = {
         "name": "n",
         "read": {"connection": "erp", "table": "t"},
-        "transform": {"steps": [{"operation": "rename", "params": {"columns": {"_extracted_at": "extracted_at"}}}]},
-        "write": {"connection": "lake", "table": "n", "mode": "upsert", "keys": ["id"], "add_metadata": True},
+        "transform": {
+            "steps": [
+                {"operation": "rename", "params": {"columns": {"_extracted_at": "extracted_at"}}}
+            ]
+        },
+        "write": {
+            "connection": "lake",
+            "table": "n",
+            "mode": "upsert",
+            "keys": ["id"],
+            "add_metadata": True,
+        },
     }
     erp = {"erp": {"type": "sql", "url": "sqlite:///shop.db"}}
     project = make_project(local.folder, [node], connections=erp)
@@ -133,7 +158,9 @@ def test_files_with_a_column_of_that_name_are_refused(tmp_path, platform, name, 
     }
     project = make_project(tmp_path, [node])
     (tmp_path / "landing" / name).write_text(text)
-    with pytest.raises(StrandlineError, match="the files have a column `_source_file` of their own"):
+    with pytest.raises(
+        StrandlineError, match="the files have a column `_source_file` of their own"
+    ):
         project.run(platform=platform, check=True)
 
 
@@ -152,10 +179,19 @@ def test_tables_from_before_there_were_marks_get_them(local):
 def test_a_table_of_somebody_else_keeps_its_own_column(tmp_path, pandas_platform):
     shop = Shop(tmp_path, pandas_platform)
     shop.sql("CREATE TABLE t (id INTEGER, v TEXT)")
-    theirs = pa.table({"id": pa.array([1], pa.int64()), "_extracted_at": pa.array([1], pa.timestamp("us", tz="UTC"))})
+    theirs = pa.table(
+        {
+            "id": pa.array([1], pa.int64()),
+            "_extracted_at": pa.array([1], pa.timestamp("us", tz="UTC")),
+        }
+    )
     write_deltalake(tmp_path / "lake" / "bronze", theirs)
-    with pytest.raises(StrandlineError, match=r"lake\.bronze has a column `_extracted_at` of its own"):
+    with pytest.raises(
+        StrandlineError, match=r"lake\.bronze has a column `_extracted_at` of its own"
+    ):
         shop.run()
-    with pytest.raises(StrandlineError, match=r"column `_extracted_at` of their own \(from lake\.bronze\)"):
+    with pytest.raises(
+        StrandlineError, match=r"column `_extracted_at` of their own \(from lake\.bronze\)"
+    ):
         shop.run(select="silver")
     assert DeltaTable(tmp_path / "lake" / "bronze").version() == 0

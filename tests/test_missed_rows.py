@@ -17,8 +17,16 @@ def row(number, day, amount=1, line="a"):
 
 
 def step(keys=("id",), **params):
-    asked = {"mode": "sql_compare", "keys": list(keys), "source_connection": "erp", "source_table": "orders"}
-    return {"operation": "detect_deletes", "params": {**asked, "max_delete_percent": None, **params}}
+    asked = {
+        "mode": "sql_compare",
+        "keys": list(keys),
+        "source_connection": "erp",
+        "source_table": "orders",
+    }
+    return {
+        "operation": "detect_deletes",
+        "params": {**asked, "max_delete_percent": None, **params},
+    }
 
 
 def direct(*steps, incremental=None, keys=("id",), mode="upsert", **params):
@@ -47,7 +55,10 @@ def silver(*steps, keys=("id",), **params):
         "transform": {
             "steps": [
                 *steps,
-                {"operation": "deduplicate", "params": {"keys": list(keys), "order_by": "_extracted_at DESC"}},
+                {
+                    "operation": "deduplicate",
+                    "params": {"keys": list(keys), "order_by": "_extracted_at DESC"},
+                },
                 step(keys, **params),
             ]
         },
@@ -70,7 +81,9 @@ class Shop:
 
     def run(self, select=None):
         """The results of one run by node."""
-        return {n.name: n for n in self.project.run(select, platform=self.platform, check=True).nodes}
+        return {
+            n.name: n for n in self.project.run(select, platform=self.platform, check=True).nodes
+        }
 
     def ids(self, table):
         return sorted(r["id"] for r in read_table(self.folder / "lake" / table).rows)
@@ -212,7 +225,8 @@ def test_keys_with_other_names_and_types_are_traced_to_the_source(quick):
     first = {"operation": "rename", "params": {"columns": {"id": "number"}}}
     live = {"source_table": None, "source_query": "SELECT id AS order_no FROM orders"}
     quick.declare(
-        bronze(transform={"steps": [first]}), silver(rename, cast, keys=("order_no",), missed_rows="read", **live)
+        bronze(transform={"steps": [first]}),
+        silver(rename, cast, keys=("order_no",), missed_rows="read", **live),
     )
     quick.sql(TABLE, row(2, 5), row(3, 9))
     quick.run()
@@ -247,7 +261,9 @@ def test_a_silver_that_reads_incrementally_has_the_whole_of_bronze_as_its_input(
 
 FEW = {"operation": "filter", "params": {"condition": "amount < 5"}}
 QUIET = {
-    "a rolling window": direct(incremental={"mode": "rolling_window", "column": "changed", "lookback": "36500d"}),
+    "a rolling window": direct(
+        incremental={"mode": "rolling_window", "column": "changed", "lookback": "36500d"}
+    ),
     "an initial value": direct(incremental={**MARKED, "initial_value": "2024-06-04"}),
     "ignored": direct(missed_rows="ignore"),
     "a filter of its own": direct(FEW),

@@ -77,9 +77,16 @@ def place(tmp_path: Path, pandas_platform: Any) -> Place:
     return Place(tmp_path / "p", pandas_platform)
 
 
-def node(read: Any = MARKED, table: str = "t", mode: str = "append", name: str = "n", **more: Any) -> dict[str, Any]:
+def node(
+    read: Any = MARKED, table: str = "t", mode: str = "append", name: str = "n", **more: Any
+) -> dict[str, Any]:
     keys = {"keys": ["id"]} if mode == "upsert" else {}
-    return {"name": name, "read": read, "write": {**LAKE, "table": table, "mode": mode, **keys}, **more}
+    return {
+        "name": name,
+        "read": read,
+        "write": {**LAKE, "table": table, "mode": mode, **keys},
+        **more,
+    }
 
 
 # --- undo ----------------------------------------------------------------------------------------------------
@@ -127,7 +134,9 @@ def test_an_empty_extract_is_taken_back(place: Place) -> None:
     place.erp("DELETE FROM s")
     empty = place.declare(bronze, silver).run("b", platform=place.platform, check=True)
     place.undo(empty)
-    assert [n.held for n in place.project.run("s", platform=place.platform, check=True).nodes] == [0]
+    assert [n.held for n in place.project.run("s", platform=place.platform, check=True).nodes] == [
+        0
+    ]
 
 
 def test_what_the_records_lost_of_the_batch_before_its_commit_still_says(place: Place) -> None:
@@ -233,7 +242,9 @@ def test_a_batch_that_landed_under_another_name_is_finished_and_not_repeated(
 
 
 @pytest.mark.parametrize("renamed", ["node", "project"])
-def test_a_batch_that_never_landed_under_another_name_is_done_and_heals(place: Place, renamed: str) -> None:
+def test_a_batch_that_never_landed_under_another_name_is_done_and_heals(
+    place: Place, renamed: str
+) -> None:
     place.add(1)
     place.run(node())
     place.add(2)
@@ -261,8 +272,15 @@ def test_names_that_died_one_after_the_other(place: Place) -> None:
 
 
 def test_what_was_held_stays_held_under_another_name_of_the_project(place: Place) -> None:
-    params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_count": 0, "on_threshold_breach": "hold"}
-    looking = node(ALL, mode="upsert", transform={"steps": [{"operation": "detect_deletes", "params": params}]})
+    params = {
+        "mode": "snapshot_diff",
+        "keys": ["id"],
+        "max_delete_count": 0,
+        "on_threshold_breach": "hold",
+    }
+    looking = node(
+        ALL, mode="upsert", transform={"steps": [{"operation": "detect_deletes", "params": params}]}
+    )
     place.add(1, 2)
     place.run(looking)
     place.erp("DELETE FROM s WHERE id = 1")
@@ -317,10 +335,14 @@ def test_extracts_are_numbered_on_under_all_names(place: Place) -> None:
     assert place.ids(_is_deleted=True) == [3]
 
 
-def test_another_project_that_feeds_the_same_table_has_its_own_mark(tmp_path: Path, pandas_platform: Any) -> None:
+def test_another_project_that_feeds_the_same_table_has_its_own_mark(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     north, south = (Place(tmp_path / name, pandas_platform, name) for name in ("north", "south"))
     for place, marks in ((north, (100, 101)), (south, (1, 2))):
-        place.more = {"connections": {"lake": {"type": "lake", "path": str(tmp_path / "north" / "lake")}}}
+        place.more = {
+            "connections": {"lake": {"type": "lake", "path": str(tmp_path / "north" / "lake")}}
+        }
         place.add(*marks)
         place.run(node())
     assert north.ids() == [1, 2, 100, 101]
@@ -398,7 +420,10 @@ def test_an_undo_under_another_name_of_the_project_puts_back_what_was_before(pla
 
 @pytest.mark.parametrize("kind", [ALL, MARKED])
 def test_another_name_of_the_connection_is_the_same_table(place: Place, kind: Any) -> None:
-    place.more = {"connections": {"store": {"type": "lake", "path": "lake"}}, "control": {"connection": "lake"}}
+    place.more = {
+        "connections": {"store": {"type": "lake", "path": "lake"}},
+        "control": {"connection": "lake"},
+    }
     place.add(1)
     place.run(node(kind))
     place.add(2)
@@ -433,7 +458,9 @@ def test_two_runners_at_once_under_two_names_of_a_node(place: Place, mode: str) 
     assert place.ids() == [1, 2]
 
 
-def test_an_append_is_not_held_up_by_a_project_that_feeds_the_same_table_from_elsewhere(place: Place) -> None:
+def test_an_append_is_not_held_up_by_a_project_that_feeds_the_same_table_from_elsewhere(
+    place: Place,
+) -> None:
     place.erp("CREATE TABLE other AS SELECT * FROM s")
     place.add(1)
     place.run(node())
@@ -480,7 +507,9 @@ def test_a_dry_run_of_an_undo_finds_what_landed_under_another_name(place: Place)
     commit = last_batch(Table("lake.t", str(place.folder / "lake" / "t")))
     assert commit is not None
     renamed = place.declare(node(name="m"))
-    assert [n.deleted for n in renamed.undo(commit.run_id, platform=place.platform, dry_run=True).nodes] == [1]
+    assert [
+        n.deleted for n in renamed.undo(commit.run_id, platform=place.platform, dry_run=True).nodes
+    ] == [1]
     assert renamed.undo(commit.run_id, platform=place.platform).exit_code == 0
     assert place.ids() == []
 
@@ -492,4 +521,7 @@ def test_a_renamed_node_whose_first_batch_fails_has_lost_no_history(place: Place
         place.declare(node(name="m")).run(platform=place.platform)
     assert lost(place.project.store.all_control(), place.project.store.all_runs()) == {}
     shutil.rmtree(place.folder / "lake" / "_strandline" / "etl_runs")
-    assert set(lost(place.project.store.all_control(), place.project.store.all_runs())) == {"m", "n"}
+    assert set(lost(place.project.store.all_control(), place.project.store.all_runs())) == {
+        "m",
+        "n",
+    }

@@ -30,16 +30,23 @@ class Shop:
 
     def has(self, *ids: int, day: str = "2024-06-01", v: str = "a") -> None:
         """The source holds exactly these rows now."""
-        self.erp("DELETE FROM c", *(f"INSERT INTO c VALUES ({i}, 'x', '{day}', '{v}')" for i in ids))
+        self.erp(
+            "DELETE FROM c", *(f"INSERT INTO c VALUES ({i}, 'x', '{day}', '{v}')" for i in ids)
+        )
 
     def run(self, *nodes: dict[str, Any], **more: Any) -> Any:
-        connections = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}, **more.pop("connections", {})}
+        connections = {
+            "erp": {"type": "sql", "url": "sqlite:///erp.db"},
+            **more.pop("connections", {}),
+        }
         self.project = make_project(self.folder, nodes, connections=connections, **more)
         self.last = self.project.run(platform=self.platform, check=True)
         return self.last.nodes[-1]
 
     def gone(self) -> list[int]:
-        return sorted(r["id"] for r in read_table(self.folder / "lake" / "t").rows if r.get("_is_deleted"))
+        return sorted(
+            r["id"] for r in read_table(self.folder / "lake" / "t").rows if r.get("_is_deleted")
+        )
 
 
 @pytest.fixture
@@ -47,9 +54,14 @@ def shop(tmp_path: Path, pandas_platform: Any) -> Shop:
     return Shop(tmp_path, pandas_platform)
 
 
-def looking(mode: str = "snapshot_diff", name: str = "n", keys: tuple[str, ...] = ("id",), **params: Any) -> Any:
+def looking(
+    mode: str = "snapshot_diff", name: str = "n", keys: tuple[str, ...] = ("id",), **params: Any
+) -> Any:
     live = {"source_connection": "erp", "source_table": "c"} if mode == "sql_compare" else {}
-    detect = {"operation": "detect_deletes", "params": {"mode": mode, "keys": list(keys), **live, **params}}
+    detect = {
+        "operation": "detect_deletes",
+        "params": {"mode": mode, "keys": list(keys), **live, **params},
+    }
     return {
         "name": name,
         "read": {"connection": "erp", "table": "c"},
@@ -73,7 +85,10 @@ def test_a_hold_stays_while_nobody_looks(shop: Shop, mode: str) -> None:
     assert shop.run(node).held == 1  # 1 is back
     waiting = shop.run(blind(node))
     assert (waiting.held, shop.last.exit_code) == (1, 3)
-    assert (shop.run(node).held, shop.run(node).held) == (1, 1)  # one of ten is below the limit, and held all the same
+    assert (shop.run(node).held, shop.run(node).held) == (
+        1,
+        1,
+    )  # one of ten is below the limit, and held all the same
     assert shop.gone() == []
 
 
@@ -93,7 +108,13 @@ def test_a_rejection_stays_while_nobody_looks(shop: Shop, mode: str) -> None:
 def test_missing_twice_running_is_not_missing_once_and_once_again(shop: Shop) -> None:
     """An older extract in between is refused: it says nothing, and ends nothing."""
     node = looking(snapshot_column="day", confirm_runs=2)
-    for day, ids in ((10, range(1, 7)), (11, range(2, 7)), (9, range(1, 7)), (12, range(1, 7)), (13, range(1, 6))):
+    for day, ids in (
+        (10, range(1, 7)),
+        (11, range(2, 7)),
+        (9, range(1, 7)),
+        (12, range(1, 7)),
+        (13, range(1, 6)),
+    ):
         shop.has(*ids, day=f"2024-06-{day:02}")
         shop.run(node)
     shop.has(*range(2, 7), day="2024-06-14")
@@ -119,14 +140,21 @@ def test_a_streak_ends_when_the_key_is_back_after_a_run_that_did_not_look(shop: 
 
 
 @pytest.mark.parametrize("decided", ["held", "rejected"])
-def test_keys_in_another_order_and_a_node_of_another_name_keep_them(shop: Shop, decided: str) -> None:
+def test_keys_in_another_order_and_a_node_of_another_name_keep_them(
+    shop: Shop, decided: str
+) -> None:
     shop.has(*range(10))
     shop.run(looking(keys=("id", "k"), **HOLD | {"max_delete_percent": 5}))
     shop.has(*range(1, 10))
     assert shop.run(looking(keys=("id", "k"), **HOLD | {"max_delete_percent": 5})).held == 1
     if decided == "rejected":
         shop.project.reject(shop.last.run_id)
-    for keys, name in ((("k", "id"), "n"), (("id", "k"), "n"), (("k", "id"), "m"), (("k", "id"), "m")):
+    for keys, name in (
+        (("k", "id"), "n"),
+        (("id", "k"), "n"),
+        (("k", "id"), "m"),
+        (("k", "id"), "m"),
+    ):
         result = shop.run(looking(keys=keys, name=name, **HOLD | {"max_delete_percent": 50}))
         assert (result.held, shop.gone()) == (int(decided == "held"), [])
     shop.has(*range(10))
@@ -150,7 +178,10 @@ def test_the_holds_of_a_node_that_was_renamed_can_be_decided(shop: Shop) -> None
 
 
 def test_a_rejection_stays_under_all_names_of_the_project_and_the_connection(shop: Shop) -> None:
-    lakes = {"connections": {"store": {"type": "lake", "path": "lake"}}, "control": {"connection": "lake"}}
+    lakes = {
+        "connections": {"store": {"type": "lake", "path": "lake"}},
+        "control": {"connection": "lake"},
+    }
     shop.has(*range(10))
     shop.run(looking(**HOLD), project="a")
     shop.has(*range(2, 10))
@@ -164,7 +195,10 @@ def test_a_rejection_stays_under_all_names_of_the_project_and_the_connection(sho
 
 
 def test_a_decision_under_other_names_of_project_and_connection_counts(shop: Shop) -> None:
-    lakes = {"connections": {"store": {"type": "lake", "path": "lake"}}, "control": {"connection": "lake"}}
+    lakes = {
+        "connections": {"store": {"type": "lake", "path": "lake"}},
+        "control": {"connection": "lake"},
+    }
     shop.has(*range(10))
     shop.run(looking(**HOLD), project="a")
     shop.has(*range(2, 10))
@@ -194,7 +228,12 @@ def test_what_was_noted_of_a_table_does_not_pass_to_one_that_is_made_anew(shop: 
     shop.has(*range(1, 10))
     shop.run(node)  # 0 is missing
     shutil.rmtree(shop.folder / "lake" / "t")
-    for ids in (range(10), range(10), (0, *range(2, 10)), range(2, 10)):  # 1 is missing twice, 0 once
+    for ids in (
+        range(10),
+        range(10),
+        (0, *range(2, 10)),
+        range(2, 10),
+    ):  # 1 is missing twice, 0 once
         shop.has(*ids)
         shop.run(node)
     assert shop.gone() == [1]
@@ -213,7 +252,10 @@ def test_holds_of_a_table_that_is_gone_end_with_it(shop: Shop) -> None:
 
 def test_a_consumer_in_another_project_that_only_holds_is_in_the_way_of_an_undo(shop: Shop) -> None:
     mirror = bronze("overwrite")
-    holding = {**looking(max_delete_count=0, on_threshold_breach="hold"), "read": {**LAKE, "table": "b"}}
+    holding = {
+        **looking(max_delete_count=0, on_threshold_breach="hold"),
+        "read": {**LAKE, "table": "b"},
+    }
     shop.has(1, 2, 3)
     shop.run(mirror, project="one")
     shop.run(holding, project="two")
@@ -247,7 +289,10 @@ def bronze(mode: str, **read: Any) -> dict[str, Any]:
 
 def silver(**params: Any) -> dict[str, Any]:
     node = looking(**params)
-    newest = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}}
+    newest = {
+        "operation": "deduplicate",
+        "params": {"keys": ["id"], "order_by": "_extracted_at DESC"},
+    }
     steps = [newest, *node["transform"]["steps"]]
     return {**node, "read": {**LAKE, "table": "b"}, "transform": {"steps": steps}}
 
@@ -255,7 +300,10 @@ def silver(**params: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_what_another_project_read_in_part_is_no_snapshot(shop: Shop, elsewhere: bool) -> None:
     """The records say so; where they are others, the table itself."""
-    apart = {"control": {"connection": "notes"}, "connections": {"notes": {"type": "lake", "path": "notes"}}}
+    apart = {
+        "control": {"connection": "notes"},
+        "connections": {"notes": {"type": "lake", "path": "notes"}},
+    }
     mine: dict[str, Any] = apart if elsewhere else {}
     marked = bronze("overwrite", incremental={"mode": "stateful", "column": "id"})
     shop.has(1, 2, 3)
@@ -325,7 +373,9 @@ def test_what_a_failed_attempt_missed_is_not_missed_by_its_retry(shop: Shop) -> 
 
 
 @pytest.mark.parametrize("back", [(4,), (4, 5)], ids=["some", "all"])
-def test_what_a_failed_attempt_held_is_not_held_by_its_retry(shop: Shop, back: tuple[int, ...]) -> None:
+def test_what_a_failed_attempt_held_is_not_held_by_its_retry(
+    shop: Shop, back: tuple[int, ...]
+) -> None:
     """Its notes go, also when the second attempt has nothing to note."""
     node = {**looking(max_delete_percent=10, on_threshold_breach="hold"), "change_log": "deletes"}
     shop.has(*range(6))
@@ -349,7 +399,9 @@ def two_held(shop: Shop) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
-def test_a_rejection_stays_beside_a_run_that_commits_the_same_number(shop: Shop, dies: bool) -> None:
+def test_a_rejection_stays_beside_a_run_that_commits_the_same_number(
+    shop: Shop, dies: bool
+) -> None:
     """The commit outdoes the ending of the rejection, and could not see it: it belongs to that batch from then on."""
     node, passed = two_held(shop), list[Any]()
     holder = shop.last.run_id
@@ -367,7 +419,11 @@ def test_a_rejection_stays_beside_a_run_that_commits_the_same_number(shop: Shop,
     assert passed[0] == 0
     assert shop.run(node).held == 0
     assert shop.project.holds() == {}
-    told = {(row.verb, row.key): row.reason for row in shop.project.store.changes() if row.verb in ("seen", "reject")}
+    told = {
+        (row.verb, row.key): row.reason
+        for row in shop.project.store.changes()
+        if row.verb in ("seen", "reject")
+    }
     assert sorted(told) == [("reject", '{"id": 0}'), ("seen", '{"id": 1}')]
     assert f"held by run {holder}; decided by run" in told["reject", '{"id": 0}']
     shop.has(*range(2, 10), v="c")
@@ -396,6 +452,8 @@ def test_an_approval_is_not_tried_again_on_a_table_that_is_gone(shop: Shop) -> N
     with faults.armed("commit.before:raise"):
         shop.project.approve(shop.last.run_id, platform=shop.platform)
     shutil.rmtree(shop.folder / "lake" / "t")
-    with pytest.raises(UsageError, match=r"the table lake\.t is gone, and what is held ends with it"):
+    with pytest.raises(
+        UsageError, match=r"the table lake\.t is gone, and what is held ends with it"
+    ):
         shop.project.retry(platform=shop.platform)
     assert not (shop.folder / "lake" / "t").exists()

@@ -43,7 +43,13 @@ def snapshots(rules, *sources, start=State()):  # noqa: B008
     """One run per full snapshot."""
     results, state = [], start
     for number, source in enumerate(sources, start=1):
-        result = step(state, source, by_snapshot(source, rules.keys, number, state.snapshot), rules, TIMES[number - 1])
+        result = step(
+            state,
+            source,
+            by_snapshot(source, rules.keys, number, state.snapshot),
+            rules,
+            TIMES[number - 1],
+        )
         results.append(result)
         if isinstance(result, Ran):
             state = State(**{**vars(result.state), "snapshot": number})
@@ -97,7 +103,12 @@ def test_seed_001_order_4_on_the_bound_is_deleted_in_run_3():
     assert flags(second) == {1: (True, T2), 2: (False, T2), 3: (False, T2), 4: (False, T2)}
     assert third.counts == Counts(updated=2, deleted=1)
     assert flags(third) == {1: (True, T2), 2: (False, T3), 3: (False, T3), 4: (True, T3)}
-    assert {r["id"]: r["modified"] for r in third.table.rows} == {1: day(1), 2: day(20), 3: day(20), 4: day(15)}
+    assert {r["id"]: r["modified"] for r in third.table.rows} == {
+        1: day(1),
+        2: day(20),
+        3: day(20),
+        4: day(15),
+    }
 
 
 def test_seed_001_order_4_below_the_bound_stays():
@@ -118,9 +129,19 @@ def test_seed_001_in_history_closes_the_version():
 
 
 def window(stored, slice_, low, partition_by=(), columns=ORDERS):
-    table = ran(step(State(), frame(*stored, columns=columns), by_arrival(frame(columns=columns), ["id"]), ANY, T1))
+    table = ran(
+        step(
+            State(),
+            frame(*stored, columns=columns),
+            by_arrival(frame(columns=columns), ["id"]),
+            ANY,
+            T1,
+        )
+    )
     read = frame(*slice_, columns=columns)
-    return ran(step(table.state, read, by_window(read, ["id"], "modified", low, partition_by), ANY, T2))
+    return ran(
+        step(table.state, read, by_window(read, ["id"], "modified", low, partition_by), ANY, T2)
+    )
 
 
 def test_a_window_has_both_its_bounds_and_no_null():
@@ -128,7 +149,9 @@ def test_a_window_has_both_its_bounds_and_no_null():
     assert window(stored, [(9, day(3))], day(2)).counts == Counts(inserted=1, deleted=2)
 
 
-@pytest.mark.parametrize(("slice_", "low"), [([], day(1)), ([(9, None)], day(1)), ([(9, day(9))], None)])
+@pytest.mark.parametrize(
+    ("slice_", "low"), [([], day(1)), ([(9, None)], day(1)), ([(9, day(9))], None)]
+)
 def test_no_window_infers_nothing(slice_, low):
     """An empty slice, a slice of NULL marks, no previous mark."""
     assert window([(1, day(1)), (2, day(2))], slice_, low).counts == Counts(inserted=len(slice_))
@@ -138,7 +161,9 @@ def test_x36_partitions_narrow_the_candidates_and_not_the_match():
     columns = [*ORDERS, ("region", "string")]
     stored = [(1, day(2), "EMEA"), (2, day(2), "EMEA"), (3, day(2), "APAC"), (4, day(2), None)]
     after = window(stored, [(1, day(2), "APAC")], day(1), ["region"], columns)
-    assert after.counts == Counts(updated=1, deleted=1)  # 1 moved; 3 is gone; of EMEA and NULL nothing is known
+    assert after.counts == Counts(
+        updated=1, deleted=1
+    )  # 1 moved; 3 is gone; of EMEA and NULL nothing is known
     assert {r["id"]: (r["region"], r["_is_deleted"]) for r in after.table.rows} == {
         1: ("APAC", False), 2: ("EMEA", False), 3: ("APAC", True), 4: (None, False),
     }  # fmt: skip
@@ -162,7 +187,9 @@ def test_x1_the_newest_snapshot_is_compared_with_the_table():
 
 
 def test_hard_deletes_leave_no_row_and_no_flag():
-    _, second, third = snapshots(HARD, frame((1, "a"), (2, "a")), frame((1, "a")), frame((1, "a"), (2, "a")))
+    _, second, third = snapshots(
+        HARD, frame((1, "a"), (2, "a")), frame((1, "a")), frame((1, "a"), (2, "a"))
+    )
     assert ran(second).counts == Counts(deleted=1)
     assert ids(second) == [1]
     assert ran(second).table.columns == COLUMNS
@@ -184,7 +211,9 @@ def test_x5_the_same_snapshot_again_is_no_news():
     again = by_snapshot(frame((1, "a")), ["id"], 2, 2)
     third = ran(step(ran(second).state, frame((1, "a")), again, rules, T3))
     assert third.counts == Counts()
-    fourth = ran(step(third.state, frame((1, "a")), by_snapshot(frame((1, "a")), ["id"], 3, 2), rules, T4))
+    fourth = ran(
+        step(third.state, frame((1, "a")), by_snapshot(frame((1, "a")), ["id"], 3, 2), rules, T4)
+    )
     assert fourth.counts == Counts(deleted=1)
     assert ran(first).commits
 
@@ -202,7 +231,9 @@ def test_a_return_in_between_starts_the_count_again():
 def test_x6_an_empty_source_has_its_own_verdict(answer, counts):
     rules = Rules(["id"], on_empty_source=answer, max_delete_percent=None)
     _, second = snapshots(rules, frame((1, "a"), (2, "a")), frame())
-    assert second == Refused("empty", [(1,), (2,)]) if counts is None else ran(second).counts == counts
+    assert (
+        second == Refused("empty", [(1,), (2,)]) if counts is None else ran(second).counts == counts
+    )
 
 
 def test_an_empty_source_over_an_empty_table_is_nothing():
@@ -218,16 +249,26 @@ def test_x7_deletes_are_counted_once():
     assert [ran(r).counts.deleted for r in results] == [0, 1, 1]  # 25 %, then 1 of 3; never 2 of 4
 
 
-@pytest.mark.parametrize(("limit", "refused"), [(None, False), (0.0, True), (49.9, True), (50.0, False)])
+@pytest.mark.parametrize(
+    ("limit", "refused"), [(None, False), (0.0, True), (49.9, True), (50.0, False)]
+)
 def test_x8_null_is_off_zero_tolerates_none_and_the_limit_itself_is_fine(limit, refused):
     rules = Rules(["id"], max_delete_percent=limit, on_threshold_breach="error")
     _, second = snapshots(rules, frame((1, "a"), (2, "a")), frame((1, "a")))
-    assert second == Refused("threshold", [(2,)]) if refused else ran(second).counts == Counts(deleted=1)
+    assert (
+        second == Refused("threshold", [(2,)])
+        if refused
+        else ran(second).counts == Counts(deleted=1)
+    )
 
 
 @pytest.mark.parametrize(
     ("answer", "counts"),
-    [("warn", Counts(inserted=1, deleted=2)), ("skip", Counts(inserted=1)), ("hold", Counts(inserted=1, held=2))],
+    [
+        ("warn", Counts(inserted=1, deleted=2)),
+        ("skip", Counts(inserted=1)),
+        ("hold", Counts(inserted=1, held=2)),
+    ],
 )
 def test_a_breach_stops_the_deletes_only(answer, counts):
     rules = Rules(["id"], max_delete_count=1, max_delete_percent=None, on_threshold_breach=answer)
@@ -241,7 +282,12 @@ def test_holds_stay_are_counted_and_fall_when_the_key_is_seen():
     some = [(n, "a") for n in range(1, 5)]
     many = [(n, "a") for n in range(10, 30)]
     results = snapshots(
-        rules, frame(*some), frame(some[0]), frame(some[0], *many), frame(*some[:2], *many), frame(*some, *many)
+        rules,
+        frame(*some),
+        frame(some[0]),
+        frame(some[0], *many),
+        frame(*some[:2], *many),
+        frame(*some, *many),
     )
     assert [ran(r).counts.held for r in results] == [0, 3, 3, 2, 0]
     assert [ran(r).counts.deleted for r in results] == [0] * 5
@@ -255,7 +301,9 @@ def test_a_rejected_key_is_left_in_peace_until_it_is_seen():
     state = reject(ran(second).state, [(2,)])
     held = []
     for number, source in enumerate([one, both, one], start=3):
-        result = ran(step(state, source, by_snapshot(source, ["id"], number, number - 1), rules, T5))
+        result = ran(
+            step(state, source, by_snapshot(source, ["id"], number, number - 1), rules, T5)
+        )
         state = result.state
         held.append(result.counts.held)
     assert held == [0, 0, 1]
@@ -266,7 +314,9 @@ def test_x11_an_outdated_row_of_the_slice_revives_nothing():
     slice_ = frame((1, "a"), (2, "a"))
     first = ran(step(State(), slice_, by_source(slice_.rows, ["id"]), ANY, T1))
     second = ran(step(first.state, slice_, by_source([{"id": 1}], ["id"]), ANY, T2))
-    third = ran(step(second.state, frame((1, "a"), (2, "b")), by_source([{"id": 1}], ["id"]), ANY, T3))
+    third = ran(
+        step(second.state, frame((1, "a"), (2, "b")), by_source([{"id": 1}], ["id"]), ANY, T3)
+    )
     assert (second.counts, third.counts) == (Counts(deleted=1), Counts())
     assert flags(third)[2] == (True, T2)
 
@@ -283,7 +333,9 @@ def test_x12_in_history_a_return_is_a_new_version():
     third = ran(snapshots(SCD2, both, one, both)[2])
     assert third.counts == Counts(reopened=1)
     versions = [
-        (r["_valid_from"], r["_valid_to"], r["_is_current"], r["_is_deleted"]) for r in third.table.rows if r["id"] == 2
+        (r["_valid_from"], r["_valid_to"], r["_is_current"], r["_is_deleted"])
+        for r in third.table.rows
+        if r["id"] == 2
     ]
     assert versions == [(T1, T2, False, True), (T3, None, True, False)]
 
@@ -300,9 +352,13 @@ def test_x16_the_keys_asked_for_are_those_of_the_table():
     """An incremental slice carries one row, and the table has three."""
     full = frame((1, "a"), (2, "a"), (3, "a"))
     first = ran(step(State(), full, by_source(full.rows, ["id"]), ANY, T1))
-    second = ran(step(first.state, frame((3, "b")), by_source([{"id": 1}, {"id": 3}], ["id"]), ANY, T2))
+    second = ran(
+        step(first.state, frame((3, "b")), by_source([{"id": 1}, {"id": 3}], ["id"]), ANY, T2)
+    )
     assert second.counts == Counts(updated=1, deleted=1)
-    third = ran(step(second.state, frame(), by_source([{"id": 1}, {"id": 2}, {"id": 3}], ["id"]), ANY, T3))
+    third = ran(
+        step(second.state, frame(), by_source([{"id": 1}, {"id": 2}, {"id": 3}], ["id"]), ANY, T3)
+    )
     assert third.counts == Counts(reopened=1)  # with its stored values: the slice does not carry it
     assert {r["id"]: r["v"] for r in third.table.rows} == {1: "a", 2: "a", 3: "b"}
 
@@ -325,7 +381,12 @@ def test_x35_a_flag_that_is_null_is_a_living_row():
 
 
 def test_a_filter_limits_what_is_in_question_and_what_it_is_a_part_of():
-    rules = Rules(["id"], scope=lambda row: row["v"] == "x", max_delete_percent=50.0, on_threshold_breach="error")
+    rules = Rules(
+        ["id"],
+        scope=lambda row: row["v"] == "x",
+        max_delete_percent=50.0,
+        on_threshold_breach="error",
+    )
     first = frame((1, "x"), (2, "x"), (3, "y"), (4, "y"), (5, None))
     assert ran(snapshots(rules, first, frame((1, "x")))[1]).counts == Counts(deleted=1)
     assert snapshots(rules, first, frame((3, "y")))[1] == Refused("threshold", [(1,), (2,)])
@@ -348,7 +409,9 @@ def test_a_change_closes_and_opens():
 
 def test_a_hard_delete_takes_every_version():
     hard = Rules(["id"], mode="scd2", deletes="hard", max_delete_percent=None)
-    *_, third = snapshots(hard, frame((1, "a"), (2, "a")), frame((1, "b"), (2, "a")), frame((2, "a")))
+    *_, third = snapshots(
+        hard, frame((1, "a"), (2, "a")), frame((1, "b"), (2, "a")), frame((2, "a"))
+    )
     assert ran(third).counts == Counts(deleted=1)
     assert ids(third) == [2]
 

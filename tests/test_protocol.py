@@ -12,7 +12,9 @@ from strandline.testing.protocol import RULES, Protocol, check, start
 LIVES = [(1, 0), (0, 1), *([(2, 0), (1, 1)] if SOAK else [])]
 
 
-@pytest.mark.parametrize("skips", [False, True], ids=["refused", "skipped"])  # what becomes of a taken number
+@pytest.mark.parametrize(
+    "skips", [False, True], ids=["refused", "skipped"]
+)  # what becomes of a taken number
 @pytest.mark.parametrize(("crashes", "again"), LIVES)
 def test_nothing_lost_and_nothing_twice(crashes: int, again: int, skips: bool) -> None:
     verdict = check(Protocol(skips=skips), start(crashes, again))
@@ -41,11 +43,17 @@ BESIDE = [
 ]
 ASKED = ("undo", "reject", "approve")
 if SOAK:
-    BESIDE = [((who, asked), 1, 1, 1) for asked in ASKED for who in ("run", *ASKED[: ASKED.index(asked) + 1])]
+    BESIDE = [
+        ((who, asked), 1, 1, 1)
+        for asked in ASKED
+        for who in ("run", *ASKED[: ASKED.index(asked) + 1])
+    ]
 
 
 @pytest.mark.parametrize(("does", "crashes", "grows", "foreign"), BESIDE)
-def test_what_people_ask_for_beside_it(does: tuple[str, str], crashes: int, grows: int, foreign: int) -> None:
+def test_what_people_ask_for_beside_it(
+    does: tuple[str, str], crashes: int, grows: int, foreign: int
+) -> None:
     first = start(crashes, does=does)._replace(grows=grows, foreign=foreign)
     for skips in (False, True) if SOAK else (True,):
         verdict = check(People(skips=skips), first)
@@ -60,7 +68,11 @@ def test_what_people_ask_for_beside_it(does: tuple[str, str], crashes: int, grow
         ("look_again", ("approve", "reject"), "is decided twice"),
         ("base", ("run", "undo"), "an undo has destroyed what run -1"),
         ("carried_over", ("run", "reject"), "what was rejected is open again"),
-        ("data_beats_quiet", ("approve", "reject"), "was told that it has written nothing, and has"),
+        (
+            "data_beats_quiet",
+            ("approve", "reject"),
+            "was told that it has written nothing, and has",
+        ),
     ],
 )
 def test_every_rule_for_people_is_needed(rule: str, does: tuple[str, str], fault: str) -> None:

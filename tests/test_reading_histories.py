@@ -28,9 +28,19 @@ def silver(mode, name=None):
 
 
 def gold(name, sql, table="scd2", keys=(), *, cdf=False, **read):
-    source = {"connection": "lake", "table": table, "alias": "s", **({"cdc_strategy": "cdf"} if cdf else {}), **read}
+    source = {
+        "connection": "lake",
+        "table": table,
+        "alias": "s",
+        **({"cdc_strategy": "cdf"} if cdf else {}),
+        **read,
+    }
     write = {"connection": "lake", "table": name, "mode": "upsert" if keys else "overwrite"}
-    node = {"name": name, "sources": [source], "write": write | ({"keys": list(keys)} if keys else {})}
+    node = {
+        "name": name,
+        "sources": [source],
+        "write": write | ({"keys": list(keys)} if keys else {}),
+    }
     return node | ({"transformation_sql": sql} if sql else {})
 
 
@@ -55,8 +65,12 @@ class Shop:
         """One run; in process also a plan, which must foresee it."""
         quick = isinstance(self.platform, LocalPlatform)
         planned = self.project.plan(select, platform=self.platform).nodes if quick else ()
-        found = {n.name: n for n in self.project.run(select, platform=self.platform, check=True).nodes}
-        assert not planned or {n.name: numbers(n) for n in planned} == {n: numbers(r) for n, r in found.items()}
+        found = {
+            n.name: n for n in self.project.run(select, platform=self.platform, check=True).nodes
+        }
+        assert not planned or {n.name: numbers(n) for n in planned} == {
+            n: numbers(r) for n, r in found.items()
+        }
         return found
 
     def table(self, name):
@@ -64,8 +78,12 @@ class Shop:
 
     def rows(self, name, *columns):
         """The living rows of a table."""
-        found = [r for r in self.table(name).rows if not (r.get("_is_deleted") and "_last_seen" in r)]
-        names = columns or [n for n in self.table(name).names if n not in ("_is_deleted", "_last_seen", "_row_hash")]
+        found = [
+            r for r in self.table(name).rows if not (r.get("_is_deleted") and "_last_seen" in r)
+        ]
+        names = columns or [
+            n for n in self.table(name).names if n not in ("_is_deleted", "_last_seen", "_row_hash")
+        ]
         return sorted((tuple(r[n] for n in names) for r in found), key=repr)
 
 
@@ -85,7 +103,9 @@ def quick(tmp_path, pandas_platform):
 
 COUNT = "SELECT 1 AS k, count(*) AS n FROM s"
 TOTALS = "SELECT town, count(*) AS n, sum(id) AS ids FROM s GROUP BY town"
-TOTALS_OF_ALL = "SELECT town, count(*) AS n, sum(id) AS ids, max(_is_deleted) AS gone FROM s GROUP BY town"
+TOTALS_OF_ALL = (
+    "SELECT town, count(*) AS n, sum(id) AS ids, max(_is_deleted) AS gone FROM s GROUP BY town"
+)
 SINCE = "SELECT id, town, _valid_from AS since, _valid_to AS until, _is_deleted AS gone FROM s"
 
 
@@ -97,7 +117,13 @@ def test_gold_says_what_it_says_over_an_upsert(shop):
         silver("scd2"),
         gold("n", COUNT),
         gold("copy", None, keys=["id"], cdf=True, primary_keys=["id"]),
-        gold("last", "SELECT id, _is_deleted AS gone FROM s", keys=["id"], cdf=True, include_deleted=True),
+        gold(
+            "last",
+            "SELECT id, _is_deleted AS gone FROM s",
+            keys=["id"],
+            cdf=True,
+            include_deleted=True,
+        ),
         gold("history", SINCE, keys=["id", "since"], **every),
     )
     shop.run()
@@ -108,7 +134,10 @@ def test_gold_says_what_it_says_over_an_upsert(shop):
     assert shop.rows("last") == [(i, i > 2) for i in range(1, 8)]
     shop.erp(*(f"INSERT INTO c VALUES ({i}, 'a')" for i in range(3, 8)))
     shop.run()
-    assert (shop.rows("n"), shop.rows("copy")) == ([(1, 7)], [(i, "b" if i == 2 else "a") for i in range(1, 8)])
+    assert (shop.rows("n"), shop.rows("copy")) == (
+        [(1, 7)],
+        [(i, "b" if i == 2 else "a") for i in range(1, 8)],
+    )
     assert shop.rows("last") == [(i, False) for i in range(1, 8)]
     kept = ("id", "town", "_valid_from", "_valid_to", "_is_deleted")
     stored = sorted((tuple(r[n] for n in kept) for r in shop.table("scd2").rows), key=repr)
@@ -142,7 +171,11 @@ def test_any_past_of_a_history_reads_as_that_of_an_upsert(quick):
 
 def test_another_choice_of_versions_computes_everything_again(quick):
     node = gold(
-        "t", "SELECT id, count(*) AS n FROM s GROUP BY id", keys=["id"], cdf=True, primary_keys=["id", "_valid_from"]
+        "t",
+        "SELECT id, count(*) AS n FROM s GROUP BY id",
+        keys=["id"],
+        cdf=True,
+        primary_keys=["id", "_valid_from"],
     )
 
     def choose(**read):
@@ -162,7 +195,10 @@ def test_another_choice_of_versions_computes_everything_again(quick):
 
 def test_a_column_of_ours_is_an_ordinary_one_where_it_is_named(quick):
     """By SQL, by a step, by the keys; and by one alias of several."""
-    step = {"operation": "filter", "params": {"condition": "_valid_from IS NOT NULL AND NOT _is_current"}}
+    step = {
+        "operation": "filter",
+        "params": {"condition": "_valid_from IS NOT NULL AND NOT _is_current"},
+    }
     read = {"connection": "lake", "table": "scd2", "versions": "all"}
     closed = {"name": "closed", "read": read, "transform": {"steps": [step]}}
     keyed = {
@@ -170,21 +206,41 @@ def test_a_column_of_ours_is_an_ordinary_one_where_it_is_named(quick):
         "read": read,
         "transform": {"steps": [{"operation": "drop", "params": {"columns": ["_is_deleted"]}}]},
     }
-    two = gold("two", "SELECT a.id, a._valid_from AS since FROM s AS a JOIN u ON a.id = u.id", versions="all")
+    two = gold(
+        "two",
+        "SELECT a.id, a._valid_from AS since FROM s AS a JOIN u ON a.id = u.id",
+        versions="all",
+    )
     two["sources"].append({"connection": "lake", "table": "scd2", "alias": "u"})
     quick.declare(
         silver("scd2"),
         two,
         {**closed, "write": {"connection": "lake", "table": "closed", "mode": "overwrite"}},
-        {**keyed, "write": {"connection": "lake", "table": "keyed", "mode": "upsert", "keys": ["id", "_valid_from"]}},
+        {
+            **keyed,
+            "write": {
+                "connection": "lake",
+                "table": "keyed",
+                "mode": "upsert",
+                "keys": ["id", "_valid_from"],
+            },
+        },
     )
     quick.run()
     quick.erp("UPDATE c SET town = 'b' WHERE id = 2", "DELETE FROM c WHERE id = 1")
     quick.run()
-    assert quick.table("closed").names == ["id", "town", "_valid_from", "_is_current", "_is_deleted"]
+    assert quick.table("closed").names == [
+        "id",
+        "town",
+        "_valid_from",
+        "_is_current",
+        "_is_deleted",
+    ]
     assert quick.rows("closed", "id", "_is_deleted") == [(1, True), (2, False)]
     assert len(quick.rows("keyed")) == 8
-    assert len(quick.rows("two")) == 7  # two versions of 2, none of 1, which the other source does not have
+    assert (
+        len(quick.rows("two")) == 7
+    )  # two versions of 2, none of 1, which the other source does not have
 
 
 UNSAID = (
@@ -221,19 +277,27 @@ def test_tables_that_no_node_writes_are_known_by_their_own_roles(quick):
     quick.declare(silver("scd2")).run()
     quick.declare(gold("n", COUNT), gold("t", SINCE))
     quick.run("n")
-    with pytest.raises(ReadError, match=r"`_valid_from` tells when a version of lake\.scd2 is valid") as refused:
+    with pytest.raises(
+        ReadError, match=r"`_valid_from` tells when a version of lake\.scd2 is valid"
+    ) as refused:
         quick.run("t")
     assert "versions: all" in str(refused.value.hint)
     quick.declare(gold("t", COUNT, keys=["k"], cdf=True, versions="all", primary_keys=["id"]))
-    with pytest.raises(ReadError, match="primary_keys must include the valid-from column `_valid_from`"):
+    with pytest.raises(
+        ReadError, match="primary_keys must include the valid-from column `_valid_from`"
+    ):
         quick.run()
     quick.declare(gold("t", COUNT, include_deleted=True)).run()  # its keys are in the records
     assert quick.rows("t") == quick.rows("n") == [(1, 7)]
 
 
 def test_deleted_rows_carry_their_flag_and_a_table_has_one_of_that_name(quick):
-    quick.declare(silver("upsert"), gold("t", None, "upsert", ["id"], cdf=True, include_deleted=True))
-    with pytest.raises(TableError, match="the rows bring a column `_is_deleted`, which strandline keeps for itself"):
+    quick.declare(
+        silver("upsert"), gold("t", None, "upsert", ["id"], cdf=True, include_deleted=True)
+    )
+    with pytest.raises(
+        TableError, match="the rows bring a column `_is_deleted`, which strandline keeps for itself"
+    ):
         quick.run()
 
 
@@ -272,7 +336,14 @@ def test_the_feed_of_a_table_of_others_follows_the_same_rows(quick):
     feed = {"cdf": True, "primary_keys": ["id"], "system_columns": NAMES}
     quick.declare(
         gold("t", "SELECT id, town FROM s", "stores", ["id"], **feed),
-        gold("u", "SELECT id, town, gone AS away FROM s", "stores", ["id"], **feed, include_deleted=True),
+        gold(
+            "u",
+            "SELECT id, town, gone AS away FROM s",
+            "stores",
+            ["id"],
+            **feed,
+            include_deleted=True,
+        ),
     )
     quick.run()
     assert quick.rows("u", "id", "away") == [(1, False), (2, True), (3, False)]
@@ -281,10 +352,16 @@ def test_the_feed_of_a_table_of_others_follows_the_same_rows(quick):
     write_deltalake(place, pa.table(new), mode="append")
     quick.run()
     assert quick.rows("t") == [(1, "b"), (2, "C")]
-    assert quick.rows("u", "id", "town", "away") == [(1, "b", False), (2, "C", False), (3, "d", True)]
+    assert quick.rows("u", "id", "town", "away") == [
+        (1, "b", False),
+        (2, "C", False),
+        (3, "d", True),
+    ]
 
 
 def test_a_table_that_says_itself_what_its_columns_are_is_not_told_otherwise(quick):
     quick.declare(silver("scd2"), gold("t", COUNT, system_columns={"preset": "dlf"}))
-    with pytest.raises(ReadError, match="the table itself says that `_row_hash` is its column for `row_hash`"):
+    with pytest.raises(
+        ReadError, match="the table itself says that `_row_hash` is its column for `row_hash`"
+    ):
         quick.run()

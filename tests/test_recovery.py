@@ -19,7 +19,14 @@ from tests.crashing import Runs, agrees
 
 from strandline import faults
 from strandline.engine.staging import owner, staging, sweep
-from strandline.errors import CommitConflict, ReadError, SourceDown, StalePlan, StrandlineError, UsageError
+from strandline.errors import (
+    CommitConflict,
+    ReadError,
+    SourceDown,
+    StalePlan,
+    StrandlineError,
+    UsageError,
+)
 from strandline.project import StrandlineProject
 from strandline.recording import Recorder
 from strandline.retry import Checkpoint, Retry, folder_of, kept
@@ -67,7 +74,9 @@ def loaded(tmp_path: Path, pandas_platform: Any) -> StrandlineProject:
     return found
 
 
-def test_an_unexpected_error_does_not_leave_a_node_at_work(loaded: StrandlineProject, pandas_platform: Any) -> None:
+def test_an_unexpected_error_does_not_leave_a_node_at_work(
+    loaded: StrandlineProject, pandas_platform: Any
+) -> None:
     with faults.armed("judged@a:raise"):
         result = loaded.run(platform=pandas_platform)
     statuses = {n.name: n.status for n in result.nodes}
@@ -98,7 +107,9 @@ def test_control_tables_that_are_gone_or_half_written(
 
 
 @pytest.mark.parametrize("point", ["log.before", "put.before"])
-def test_a_full_read_is_not_appended_twice(tmp_path: Path, pandas_platform: Any, point: str) -> None:
+def test_a_full_read_is_not_appended_twice(
+    tmp_path: Path, pandas_platform: Any, point: str
+) -> None:
     loaded = project(tmp_path, "append")
     land(tmp_path, (1, "a"))
     dies(loaded, pandas_platform, f"{point}@a")
@@ -112,7 +123,9 @@ def test_a_source_that_was_renamed_after_a_death_is_not_at_work_for_ever(
     tmp_path: Path, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch, ran_before: bool
 ) -> None:
     write = {**LAKE, "table": "a", "mode": "append"}
-    old, new = ({"name": "a", "read": {**READ, "path": f"{f}.csv"}, "write": write} for f in ("rows", "new"))
+    old, new = (
+        {"name": "a", "read": {**READ, "path": f"{f}.csv"}, "write": write} for f in ("rows", "new")
+    )
     loaded = make_project(tmp_path, [old])
     land(tmp_path, (1, "a"))
     if ran_before:
@@ -125,7 +138,9 @@ def test_a_source_that_was_renamed_after_a_death_is_not_at_work_for_ever(
     renamed = make_project(tmp_path, [new])
     renamed.run(platform=pandas_platform, check=True)
     states = {r.source_table: (r.batch_status, r.batch_id) for r in renamed.store.all_control()}
-    assert set(states.values()) == ({("SUCCESS", "a/2"), ("SUCCESS", "a/1")} if ran_before else {("SUCCESS", "a/1")})
+    assert set(states.values()) == (
+        {("SUCCESS", "a/2"), ("SUCCESS", "a/1")} if ran_before else {("SUCCESS", "a/1")}
+    )
     assert len(states) == 1 + ran_before
     agrees(tmp_path, ("a",))
 
@@ -166,13 +181,20 @@ def test_whoever_finishes_a_record_does_not_claim_its_rows(
         "commit.after": "which had landed before its runner died",
         "put.before": "which was in the history only",
     }
-    assert node.warnings == [f"finished the record of batch 1 (2 rows inserted by run {dead}), {told[point]}"]
+    assert node.warnings == [
+        f"finished the record of batch 1 (2 rows inserted by run {dead}), {told[point]}"
+    ]
     rows = [r for r in loaded.store.runs() if r.status != "failed"]
-    inserted = {run_id: sum(r.inserted for r in rows if r.run_id == run_id) for run_id in (dead, result.run_id)}
+    inserted = {
+        run_id: sum(r.inserted for r in rows if r.run_id == run_id)
+        for run_id in (dead, result.run_id)
+    }
     assert inserted == {dead: 2, result.run_id: 0}
 
 
-@pytest.mark.parametrize(("mode", "later"), [("append", False), ("upsert", False), ("upsert", True)])
+@pytest.mark.parametrize(
+    ("mode", "later"), [("append", False), ("upsert", False), ("upsert", True)]
+)
 @pytest.mark.parametrize("point", ["log.before", "put.before"])
 def test_what_an_earlier_attempt_landed_is_counted(
     tmp_path: Path, pandas_platform: Any, point: str, mode: str, later: bool
@@ -199,7 +221,9 @@ def test_what_an_earlier_attempt_landed_is_counted(
 # --- staged files ------------------------------------------------------------------------------------------
 
 
-def test_what_the_dead_have_staged_is_swept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_dead_have_staged_is_swept_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with staging(tmp_path, "mine") as mine:
         mine.mkdir()
         owner = mine.name.rpartition(".of.")[2]
@@ -279,14 +303,22 @@ def test_what_a_killed_command_leaves_the_next_run_sweeps(
         loaded.plan(platform=pandas_platform, out=plan)
     how = {"run": {}, "plan": {"out": str(plan)}, "follow": {"path": str(plan)}}[do]
     with Runs() as runs:
-        assert runs.run(tmp_path, 2, {"plan": "read.after:kill"}.get(do, "commit.before:kill"), do=do, **how).killed
-        assert len(list(temporary.iterdir())) == (1 if do == "run" else 2)  # the node's, and the rows of the plan
+        assert runs.run(
+            tmp_path, 2, {"plan": "read.after:kill"}.get(do, "commit.before:kill"), do=do, **how
+        ).killed
+        assert len(list(temporary.iterdir())) == (
+            1 if do == "run" else 2
+        )  # the node's, and the rows of the plan
         runs.run(tmp_path, 2)
     assert list(temporary.iterdir()) == []
 
 
 def test_a_plan_leaves_nothing_behind_unless_that_is_asked_for(
-    loaded: StrandlineProject, tmp_path: Path, temporary: Path, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+    loaded: StrandlineProject,
+    tmp_path: Path,
+    temporary: Path,
+    pandas_platform: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = tmp_path / "x.plan"
     loaded.plan(platform=pandas_platform, out=plan)
@@ -301,7 +333,9 @@ def test_a_plan_leaves_nothing_behind_unless_that_is_asked_for(
 # --- trying again ------------------------------------------------------------------------------------------
 
 
-def failing(times: int, error: StrandlineError, node: str = "a") -> Callable[[str, str | None], None]:
+def failing(
+    times: int, error: StrandlineError, node: str = "a"
+) -> Callable[[str, str | None], None]:
     """A source that is down for some attempts."""
     left = [times]
 
@@ -313,23 +347,31 @@ def failing(times: int, error: StrandlineError, node: str = "a") -> Callable[[st
     return hook
 
 
-@pytest.mark.parametrize("error", [SourceDown("down"), CommitConflict("met")], ids=["down", "conflict"])
+@pytest.mark.parametrize(
+    "error", [SourceDown("down"), CommitConflict("met")], ids=["down", "conflict"]
+)
 def test_what_passes_by_itself_is_tried_again(
     loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, error: StrandlineError
 ) -> None:
     waited: list[float] = []
     with faults.armed(failing(2, error)):
-        result = loaded.run(platform=pandas_platform, threads=1, retry=Retry(3, 0.5, sleep=waited.append))
+        result = loaded.run(
+            platform=pandas_platform, threads=1, retry=Retry(3, 0.5, sleep=waited.append)
+        )
     assert (result.exit_code, waited) == (0, [0.5, 1.0])
     assert content(tmp_path) == [(1, "A"), (2, "b"), (3, "c")]
     assert [r.status for r in loaded.store.runs() if r.node == "a"].count("failed") == 2
     land(tmp_path, (9, "z"))
     with faults.armed(failing(3, error)):
-        last = loaded.run(platform=pandas_platform, retry=Retry(3, 0.5, longest=0.7, sleep=waited.append))
+        last = loaded.run(
+            platform=pandas_platform, retry=Retry(3, 0.5, longest=0.7, sleep=waited.append)
+        )
     assert (last.exit_code, waited[2:]) == (1, [0.5, 0.7])
 
 
-def test_what_will_not_pass_is_not_tried_again(loaded: StrandlineProject, pandas_platform: Any) -> None:
+def test_what_will_not_pass_is_not_tried_again(
+    loaded: StrandlineProject, pandas_platform: Any
+) -> None:
     waited: list[float] = []
     with faults.armed(failing(1, ReadError("no"))):
         result = loaded.run(platform=pandas_platform, retry=Retry(sleep=waited.append))
@@ -407,10 +449,19 @@ def test_retry_runs_what_depends_on_a_failed_node_also_if_it_was_not_chosen(
 
 
 def test_an_approval_is_tried_again_as_one(tmp_path: Path, pandas_platform: Any) -> None:
-    look = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 0, "on_threshold_breach": "hold"}
-    write, steps = {**LAKE, "mode": "upsert", "keys": ["id"]}, [{"operation": "detect_deletes", "params": look}]
+    look = {
+        "mode": "snapshot_diff",
+        "keys": ["id"],
+        "max_delete_percent": 0,
+        "on_threshold_breach": "hold",
+    }
+    write, steps = (
+        {**LAKE, "mode": "upsert", "keys": ["id"]},
+        [{"operation": "detect_deletes", "params": look}],
+    )
     nodes = [
-        {"name": n, "read": READ, "transform": {"steps": steps}, "write": {**write, "table": n}} for n in ("a", "b")
+        {"name": n, "read": READ, "transform": {"steps": steps}, "write": {**write, "table": n}}
+        for n in ("a", "b")
     ]
     loaded = make_project(tmp_path, nodes)
     land(tmp_path, (1, "a"), (2, "b"))
@@ -425,12 +476,17 @@ def test_an_approval_is_tried_again_as_one(tmp_path: Path, pandas_platform: Any)
     assert loaded.retry(platform=pandas_platform) is None
 
 
-def test_projects_that_share_their_records_have_checkpoints_of_their_own(tmp_path: Path, pandas_platform: Any) -> None:
+def test_projects_that_share_their_records_have_checkpoints_of_their_own(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     write = {**LAKE, "mode": "upsert", "keys": ["id"]}
     shared = {"connections": {"lake": {"type": "lake", "path": str(tmp_path / "lake")}}}
     ours, theirs = (
         make_project(
-            tmp_path / name, [{"name": name, "read": READ, "write": {**write, "table": name}}], project=name, **shared
+            tmp_path / name,
+            [{"name": name, "read": READ, "write": {**write, "table": name}}],
+            project=name,
+            **shared,
         )
         for name in ("ours", "theirs")
     )
@@ -440,7 +496,9 @@ def test_projects_that_share_their_records_have_checkpoints_of_their_own(tmp_pat
     dies(ours, pandas_platform, "judged")
     theirs.run(platform=pandas_platform, check=True)
     with Checkpoint(theirs._checkpoints, "alive", ["theirs"], owner=owner()).at_work():
-        assert retried(ours, pandas_platform) == [("ours", "success")]  # who else is at work does not matter
+        assert retried(ours, pandas_platform) == [
+            ("ours", "success")
+        ]  # who else is at work does not matter
 
 
 def test_names_of_projects_do_not_meet_in_a_folder(tmp_path: Path) -> None:
@@ -451,7 +509,9 @@ def test_names_of_projects_do_not_meet_in_a_folder(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
 
 
-def test_retry_after_a_kill(loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any) -> None:
+def test_retry_after_a_kill(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any
+) -> None:
     with Runs() as runs:
         assert runs.run(tmp_path, 2, "commit.before@a:kill").killed
     assert set(unfinished(loaded)) == {"a", "b", "c"}
@@ -491,7 +551,9 @@ def test_retry_asks_the_records_too(tmp_path: Path, pandas_platform: Any, point:
     assert content(tmp_path) == content(tmp_path, "b") == [(1, "a")]
 
 
-def test_retry_does_not_repeat_what_another_runner_has_done_meanwhile(tmp_path: Path, pandas_platform: Any) -> None:
+def test_retry_does_not_repeat_what_another_runner_has_done_meanwhile(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     loaded, others = project(tmp_path, "append"), []
     land(tmp_path, (1, "a"))
 
@@ -516,7 +578,9 @@ def test_a_run_that_is_still_at_work_is_not_retried(loaded: StrandlineProject) -
     assert unfinished(loaded) == ["a", "b"]
 
 
-def test_an_older_run_that_is_still_at_work_stops_a_retry_too(loaded: StrandlineProject, pandas_platform: Any) -> None:
+def test_an_older_run_that_is_still_at_work_stops_a_retry_too(
+    loaded: StrandlineProject, pandas_platform: Any
+) -> None:
     checkpoint = Checkpoint(loaded._checkpoints, "alive", ["a"], owner=owner())
     with checkpoint.at_work():
         dies(loaded, pandas_platform, "judged@c", select="c")
@@ -563,14 +627,18 @@ def test_metrics_of_each_batch(
     assert loaded.store.runs()[0].metrics is None
 
 
-def test_retry_tells_of_a_plan_that_failed(loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any) -> None:
+def test_retry_tells_of_a_plan_that_failed(
+    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any
+) -> None:
     loaded.plan(platform=pandas_platform, out=tmp_path / "x.plan")
     with faults.armed("commit.before@a:raise"):
         run_id = loaded.follow(tmp_path / "x.plan", platform=pandas_platform).run_id
     with pytest.raises(UsageError, match=f"run {run_id} applied a plan, and left: a, b") as told:
         loaded.retry(platform=pandas_platform)
     assert 'strandline run --select "a+, b+"' in str(told.value)
-    dies(loaded, pandas_platform, "commit.before@a", select=["a", "b"])  # somebody has decided to do without it
+    dies(
+        loaded, pandas_platform, "commit.before@a", select=["a", "b"]
+    )  # somebody has decided to do without it
     assert retried(loaded, pandas_platform) == [("a", "success"), ("b", "success")]
 
 
@@ -578,7 +646,9 @@ def test_retry_tells_of_a_plan_that_failed(loaded: StrandlineProject, tmp_path: 
 
 
 @pytest.mark.parametrize("point", ["log.before", "put.before"])
-def test_a_plan_counts_what_a_dead_run_landed(tmp_path: Path, pandas_platform: Any, point: str) -> None:
+def test_a_plan_counts_what_a_dead_run_landed(
+    tmp_path: Path, pandas_platform: Any, point: str
+) -> None:
     loaded = project(tmp_path, "append")
     land(tmp_path, (1, "a"))
     loaded.run(platform=pandas_platform, check=True)
@@ -597,9 +667,15 @@ def test_a_plan_counts_what_a_dead_run_landed(tmp_path: Path, pandas_platform: A
     assert content(tmp_path) == [(1, "a")]
 
 
-def test_a_plan_goes_on_from_the_watermark_that_landed(tmp_path: Path, pandas_platform: Any) -> None:
+def test_a_plan_goes_on_from_the_watermark_that_landed(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     read = {**READ, "incremental": {"mode": "stateful", "column": "id"}}
-    node = {"name": "a", "read": read, "write": {**LAKE, "table": "a", "mode": "upsert", "keys": ["id"]}}
+    node = {
+        "name": "a",
+        "read": read,
+        "write": {**LAKE, "table": "a", "mode": "upsert", "keys": ["id"]},
+    }
     loaded = make_project(tmp_path, [node])
     land(tmp_path, (1, "a"))
     dies(loaded, pandas_platform, "log.before@a")
@@ -631,7 +707,9 @@ def flagged(folder: Path, soft: bool) -> StrandlineProject:
     params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None, **flag}
     steps = [{"operation": "detect_deletes", "params": params}]
     write = {**LAKE, "table": "t", "mode": "upsert", "keys": ["id"]}
-    return make_project(folder, [{"name": "n", "read": READ, "transform": {"steps": steps}, "write": write}])
+    return make_project(
+        folder, [{"name": "n", "read": READ, "transform": {"steps": steps}, "write": write}]
+    )
 
 
 def unflagged(folder: Path, platform: Any) -> None:
@@ -657,7 +735,9 @@ def undone(found: StrandlineProject, folder: Path, platform: Any) -> None:
 
 
 @pytest.mark.parametrize("then", [by_plan, without_records, undone])
-def test_a_flag_that_a_dead_runner_added_is_filled_in(tmp_path: Path, pandas_platform: Any, then: Callable) -> None:
+def test_a_flag_that_a_dead_runner_added_is_filled_in(
+    tmp_path: Path, pandas_platform: Any, then: Callable
+) -> None:
     unflagged(tmp_path, pandas_platform)
     found = flagged(tmp_path, soft=True)
     land(tmp_path, (1, "a"), (2, "B"), (3, "c"))
@@ -668,7 +748,9 @@ def test_a_flag_that_a_dead_runner_added_is_filled_in(tmp_path: Path, pandas_pla
 
 
 @pytest.mark.parametrize("soft", [True, False], ids=["same", "older"])
-def test_a_flag_that_was_added_since_the_look_is_filled_in(tmp_path: Path, pandas_platform: Any, soft: bool) -> None:
+def test_a_flag_that_was_added_since_the_look_is_filled_in(
+    tmp_path: Path, pandas_platform: Any, soft: bool
+) -> None:
     """Whoever adds it dies; the runner beside it has looked before, and may not even want the flag."""
     unflagged(tmp_path, pandas_platform)
     land(tmp_path, (1, "a"), (2, "B"), (3, "c"), (4, "d"), (5, "e"))
@@ -686,10 +768,15 @@ def test_a_flag_that_was_added_since_the_look_is_filled_in(tmp_path: Path, panda
 
 
 def test_a_run_goes_on_when_its_checkpoint_can_no_longer_be_written(
-    loaded: StrandlineProject, tmp_path: Path, pandas_platform: Any, caplog: pytest.LogCaptureFixture
+    loaded: StrandlineProject,
+    tmp_path: Path,
+    pandas_platform: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def hook(name: str, _node: str | None) -> None:
-        if name == "checkpoint.before":  # a file where the folder was: nobody can write below it, whoever asks
+        if (
+            name == "checkpoint.before"
+        ):  # a file where the folder was: nobody can write below it, whoever asks
             shutil.rmtree(loaded._checkpoints, ignore_errors=True)
             loaded._checkpoints.parent.mkdir(parents=True, exist_ok=True)
             loaded._checkpoints.unlink(missing_ok=True)

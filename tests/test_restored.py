@@ -53,7 +53,9 @@ def test_a_restored_table_is_read_on_from_its_newest_batch(place: Place) -> None
     (result,) = place.run(node()).nodes
     assert place.ids() == [1, 2, 3, 4]
     (told,) = result.warnings
-    assert told.startswith("version 3 of lake.t is a RESTORE to version 0 that no run of strandline made: the newest")
+    assert told.startswith(
+        "version 3 of lake.t is a RESTORE to version 0 that no run of strandline made: the newest"
+    )
     assert told.endswith("still in the table is 1, and the source is read on from there")
     assert place.run(node()).nodes[0].warnings == []
     assert place.ids() == [1, 2, 3, 4]
@@ -144,10 +146,14 @@ def overwrites(place: Place) -> None:
 
 
 def replaces(place: Place) -> None:
-    DeltaTable.create(str(place.folder / "lake" / "t"), schema=table(place).schema(), mode="overwrite")
+    DeltaTable.create(
+        str(place.folder / "lake" / "t"), schema=table(place).schema(), mode="overwrite"
+    )
 
 
-@pytest.mark.parametrize(("act", "left"), [(overwrites, [9]), (replaces, [])], ids=["overwritten", "replaced"])
+@pytest.mark.parametrize(
+    ("act", "left"), [(overwrites, [9]), (replaces, [])], ids=["overwritten", "replaced"]
+)
 @pytest.mark.long_on_spark
 def test_a_table_that_somebody_replaced_is_read_anew(
     place: Place, act: Callable[[Place], None], left: list[int]

@@ -78,10 +78,15 @@ NODES = [
 def shop(tmp_path):
     connection = sqlite3.connect(tmp_path / "shop.db")
     connection.execute("CREATE TABLE customers (id INTEGER, name TEXT, city TEXT)")
-    connection.execute("CREATE TABLE orders (id INTEGER, customer_id INTEGER, amount DECIMAL(10,2), day DATE)")
-    connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", [(i, f" n{i}", "ab"[i % 2]) for i in range(20)])
+    connection.execute(
+        "CREATE TABLE orders (id INTEGER, customer_id INTEGER, amount DECIMAL(10,2), day DATE)"
+    )
     connection.executemany(
-        "INSERT INTO orders VALUES (?, ?, ?, ?)", [(i, i % 20, i + 0.25, f"2024-01-0{i % 9 + 1}") for i in range(100)]
+        "INSERT INTO customers VALUES (?, ?, ?)", [(i, f" n{i}", "ab"[i % 2]) for i in range(20)]
+    )
+    connection.executemany(
+        "INSERT INTO orders VALUES (?, ?, ?, ?)",
+        [(i, i % 20, i + 0.25, f"2024-01-0{i % 9 + 1}") for i in range(100)],
     )
     connection.commit()
     yield connection
@@ -89,7 +94,9 @@ def shop(tmp_path):
 
 
 def project(folder, nodes=NODES):
-    return make_project(folder, nodes, connections={"erp": {"type": "sql", "url": "sqlite:///shop.db"}})
+    return make_project(
+        folder, nodes, connections={"erp": {"type": "sql", "url": "sqlite:///shop.db"}}
+    )
 
 
 def change(shop):
@@ -126,7 +133,9 @@ def test_bronze_to_gold_and_again(tmp_path, platform, shop):
     assert {n.name: (n.inserted, n.updated, n.deleted) for n in planned.nodes} == {
         n.name: (n.inserted, n.updated, n.deleted) for n in second.nodes
     }
-    third = project(tmp_path).run(["silver_customers", "silver_orders", "revenue"], platform=platform)
+    third = project(tmp_path).run(
+        ["silver_customers", "silver_orders", "revenue"], platform=platform
+    )
     assert {(n.status, n.version) for n in third.nodes} == {("unchanged", None)}
     moved = [r for r in read_table(tmp_path / "lake/silver/orders").rows if r["id"] == 7]
     assert len(moved) == 1  # a row that moves partition is not doubled
@@ -191,7 +200,11 @@ def test_a_failed_node_stops_its_descendants_and_nothing_else(tmp_path, platform
     assert result.exit_code == 1
     assert "there is no table `orders`" in result.nodes[1].error["message"]
     statuses = {r.node: r.batch_status for r in project(tmp_path).store.all_control()}
-    assert statuses == {"bronze_customers": "SUCCESS", "bronze_orders": "FAILED", "silver_customers": "SUCCESS"}
+    assert statuses == {
+        "bronze_customers": "SUCCESS",
+        "bronze_orders": "FAILED",
+        "silver_customers": "SUCCESS",
+    }
 
 
 def test_records(tmp_path, pandas_platform, shop):
@@ -203,7 +216,11 @@ def test_records(tmp_path, pandas_platform, shop):
         0,
         "SUCCESS",
     )
-    assert (silver.rows_read, silver.rows_written, silver.batch_id) == (20, 20, "silver_customers/1")
+    assert (silver.rows_read, silver.rows_written, silver.batch_id) == (
+        20,
+        20,
+        "silver_customers/1",
+    )
     assert {r.run_id for r in store.runs(10)} == {run.run_id}
     assert {r.token for r in store.runs(10)} == {
         "strandline/test/bronze_customers/1",
@@ -218,7 +235,10 @@ def test_records(tmp_path, pandas_platform, shop):
         (["+silver_customers"], ["bronze_customers", "silver_customers"]),
         (["bronze_orders+"], ["bronze_orders", "silver_orders", "revenue"]),
         (["tag:crm"], ["bronze_customers", "silver_customers"]),
-        (["tag:crm+ silver_orders"], ["bronze_customers", "silver_customers", "silver_orders", "revenue"]),
+        (
+            ["tag:crm+ silver_orders"],
+            ["bronze_customers", "silver_customers", "silver_orders", "revenue"],
+        ),
         (["bronze_orders", "bronze_customers"], ["bronze_customers", "bronze_orders"]),
     ],
 )
@@ -248,7 +268,9 @@ def test_independent_nodes_run_at_the_same_time():
             together.wait()  # passes only when both are under way
         return NodeResult(name, "success")
 
-    graph = Graph(("a", "b", "c"), {"a": frozenset(), "b": frozenset(), "c": frozenset({"a", "b"})}, {})
+    graph = Graph(
+        ("a", "b", "c"), {"a": frozenset(), "b": frozenset(), "c": frozenset({"a", "b"})}, {}
+    )
     seen: list[str] = []
     results = walk(graph, graph.order, 2, work, lambda r: seen.append(r.name))
     assert [r.name for r in results] == ["a", "b", "c"]
@@ -263,7 +285,9 @@ def test_a_skipped_node_between_chosen_ones_still_orders_them(tmp_path, pandas_p
         def finished(self, result):
             order.append(result.name)
 
-    project(tmp_path).run(["bronze_customers", "revenue"], platform=pandas_platform, observer=Watch())
+    project(tmp_path).run(
+        ["bronze_customers", "revenue"], platform=pandas_platform, observer=Watch()
+    )
     assert order == ["bronze_customers", "revenue"]
 
 

@@ -23,9 +23,13 @@ def two_projects(folder: Path, platform: Any) -> list[Place]:
 
 
 @pytest.mark.parametrize(
-    "read", [ALL, pytest.param(MARKED, marks=pytest.mark.long_on_spark)], ids=["full", "incremental"]
+    "read",
+    [ALL, pytest.param(MARKED, marks=pytest.mark.long_on_spark)],
+    ids=["full", "incremental"],
 )
-def test_a_second_project_appends_its_first_extract(tmp_path: Path, platform: Any, read: dict[str, Any]) -> None:
+def test_a_second_project_appends_its_first_extract(
+    tmp_path: Path, platform: Any, read: dict[str, Any]
+) -> None:
     north, south = two_projects(tmp_path, platform)
     north.add(100, 101)
     north.run(node(read))
@@ -40,7 +44,9 @@ def test_a_second_project_appends_its_first_extract(tmp_path: Path, platform: An
 
 @pytest.mark.parametrize("lost", ["everything", "etl_control"])
 @pytest.mark.long_on_spark
-def test_an_append_reads_on_after_its_control_tables_were_deleted(tmp_path: Path, platform: Any, lost: str) -> None:
+def test_an_append_reads_on_after_its_control_tables_were_deleted(
+    tmp_path: Path, platform: Any, lost: str
+) -> None:
     place = Place(tmp_path / "p", platform)
     place.add(1, 2)
     place.run(node())
@@ -54,7 +60,9 @@ def test_an_append_reads_on_after_its_control_tables_were_deleted(tmp_path: Path
     assert "died" not in told
 
 
-def test_a_full_extract_is_appended_after_the_control_tables_were_deleted(tmp_path: Path, pandas_platform: Any) -> None:
+def test_a_full_extract_is_appended_after_the_control_tables_were_deleted(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     place = Place(tmp_path / "p", pandas_platform)
     place.add(1)
     place.run(node(ALL))
@@ -65,7 +73,9 @@ def test_a_full_extract_is_appended_after_the_control_tables_were_deleted(tmp_pa
     assert place.ids() == [1, 1]
 
 
-def test_a_runner_that_died_is_still_told_from_lost_records(tmp_path: Path, pandas_platform: Any) -> None:
+def test_a_runner_that_died_is_still_told_from_lost_records(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     place = Place(tmp_path / "p", pandas_platform)
     place.add(1)
     with dies("commit.after"):

@@ -39,8 +39,15 @@ NEW = "INSERT INTO c VALUES (3, 'three', 2)"
 class Shop:
     """A database, and one node that keeps a log of it and what is true now."""
 
-    def __init__(self, folder: Path, platform: Any, *targets: dict[str, Any], more: tuple[Any, ...] = ()) -> None:
-        self.folder, self.platform, self.targets, self.more = folder, platform, targets or (LOG, SILVER), more
+    def __init__(
+        self, folder: Path, platform: Any, *targets: dict[str, Any], more: tuple[Any, ...] = ()
+    ) -> None:
+        self.folder, self.platform, self.targets, self.more = (
+            folder,
+            platform,
+            targets or (LOG, SILVER),
+            more,
+        )
         self.sql("CREATE TABLE c (id INTEGER, name TEXT, u INTEGER)")
         self.sql("INSERT INTO c VALUES (1, 'one', 1), (2, 'two', 1)")
 
@@ -49,9 +56,15 @@ class Shop:
 
     @property
     def project(self) -> StrandlineProject:
-        read = {"connection": "erp", "table": "c", "incremental": {"mode": "stateful", "column": "u"}}
+        read = {
+            "connection": "erp",
+            "table": "c",
+            "incremental": {"mode": "stateful", "column": "u"},
+        }
         nodes = [{"name": "n", "read": read, "write": list(self.targets)}, *self.more]
-        return make_project(self.folder, nodes, connections={"erp": {"type": "sql", "url": "sqlite:///erp.db"}})
+        return make_project(
+            self.folder, nodes, connections={"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
+        )
 
     def run(self, **how: Any) -> Any:
         return self.project.run(platform=self.platform, retry=ONCE, **how)
@@ -107,9 +120,15 @@ def test_one_target_fails_and_the_other_is_taken_back(tmp_path: Path, platform: 
     shop.run(check=True)
     shop.sql(NEW, TWICE, "INSERT INTO c VALUES (1, 'again', 2)")
     result = shop.run()
-    assert (statuses(result), result.status, result.exit_code) == ({"n": "failed", "n.silver": "failed"}, "failed", 1)
+    assert (statuses(result), result.status, result.exit_code) == (
+        {"n": "failed", "n.silver": "failed"},
+        "failed",
+        1,
+    )
     assert error(result, "n")["code"] == "taken_back"
-    assert error(result, "n")["message"].startswith("taken back, because `n.silver` failed: 1 key of (id)")
+    assert error(result, "n")["message"].startswith(
+        "taken back, because `n.silver` failed: 1 key of (id)"
+    )
     assert shop.rows("log") == shop.rows("silver") == Counter([(1, "one"), (2, "two")])
     assert shop.mark("n") == "1"
     shop.sql(MENDED)
@@ -127,19 +146,28 @@ def test_in_the_first_run_too(shop: Shop) -> None:
     assert shop.rows("log") == shop.rows("silver") == shop.source()
 
 
-def test_of_three_those_before_it_are_taken_back_and_those_after_it_wait(tmp_path: Path, pandas_platform: Any) -> None:
+def test_of_three_those_before_it_are_taken_back_and_those_after_it_wait(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     shop = Shop(tmp_path, pandas_platform, LOG, COPY, SILVER, {**COPY, "table": "last"})
     shop.run(check=True)
     copied = shop.rows("copy")
     shop.sql(NEW, TWICE)
     result = shop.run(threads=4)
-    assert statuses(result) == {"n": "failed", "n.copy": "failed", "n.silver": "failed", "n.last": "skipped"}
+    assert statuses(result) == {
+        "n": "failed",
+        "n.copy": "failed",
+        "n.silver": "failed",
+        "n.last": "skipped",
+    }
     assert [error(result, n)["code"] for n in ("n", "n.copy")] == ["taken_back"] * 2
     assert shop.rows("log") == shop.rows("copy") == shop.rows("last") == copied
     assert statuses(shop.project.run("n.last", platform=shop.platform)) == {"n.last": "success"}
 
 
-def test_when_the_first_fails_nothing_is_to_be_taken_back(tmp_path: Path, pandas_platform: Any) -> None:
+def test_when_the_first_fails_nothing_is_to_be_taken_back(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     shop = Shop(tmp_path, pandas_platform, SILVER, LOG)
     shop.sql(TWICE)
     result = shop.run()
@@ -158,7 +186,9 @@ def test_a_target_that_had_nothing_to_do_is_left_alone(shop: Shop) -> None:
     assert not [r for r in shop.project.store.runs() if r.takes_back]
 
 
-def test_a_batch_that_landed_and_could_not_be_recorded_goes_back_with_the_others(shop: Shop) -> None:
+def test_a_batch_that_landed_and_could_not_be_recorded_goes_back_with_the_others(
+    shop: Shop,
+) -> None:
     shop.run(check=True)
     before = shop.rows("log")
     shop.sql(NEW)
@@ -166,7 +196,10 @@ def test_a_batch_that_landed_and_could_not_be_recorded_goes_back_with_the_others
         result = shop.run()
     assert [error(result, n)["code"] for n in ("n", "n.silver")] == ["taken_back", "node"]
     assert shop.rows("log") == shop.rows("silver") == before
-    assert statuses(shop.project.retry(platform=shop.platform)) == {"n": "success", "n.silver": "success"}
+    assert statuses(shop.project.retry(platform=shop.platform)) == {
+        "n": "success",
+        "n.silver": "success",
+    }
     assert shop.rows("log") == shop.rows("silver") == shop.source()
     agrees(shop.folder, ("log", "silver"))
 
@@ -269,9 +302,17 @@ def runs() -> Iterator[Runs]:
 
 @pytest.mark.parametrize(
     "fault",
-    ["commit.after@n", "log.after@n", "checkpoint.after@n", "running.after@n.silver", "commit.after@n.silver"],
+    [
+        "commit.after@n",
+        "log.after@n",
+        "checkpoint.after@n",
+        "running.after@n.silver",
+        "commit.after@n.silver",
+    ],
 )
-def test_a_run_killed_between_two_targets_is_finished_by_the_next(shop: Shop, runs: Runs, fault: str) -> None:
+def test_a_run_killed_between_two_targets_is_finished_by_the_next(
+    shop: Shop, runs: Runs, fault: str
+) -> None:
     shop.run(check=True)
     shop.sql(NEW)
     assert runs.run(shop.folder, 1, f"{fault}:kill").killed
@@ -282,7 +323,8 @@ def test_a_run_killed_between_two_targets_is_finished_by_the_next(shop: Shop, ru
 
 
 @pytest.mark.parametrize(
-    "fault", ["undo.before@n", "commit.before@n#2", "commit.after@n#2", "log.after@n#2", "undo.after@n"]
+    "fault",
+    ["undo.before@n", "commit.before@n#2", "commit.after@n#2", "log.after@n#2", "undo.after@n"],
 )
 @pytest.mark.long
 def test_a_taking_back_that_is_killed_loses_nothing(shop: Shop, runs: Runs, fault: str) -> None:
@@ -368,17 +410,29 @@ def test_a_plan_that_fails_in_one_target_is_taken_back_too(shop: Shop) -> None:
     assert [error(result, n)["code"] for n in ("n", "n.silver")] == ["taken_back", "node"]
     assert shop.rows("log") == shop.rows("silver") == before
     shop.project.plan(platform=shop.platform, out=plan)
-    assert statuses(shop.project.follow(plan, platform=shop.platform)) == {"n": "success", "n.silver": "success"}
+    assert statuses(shop.project.follow(plan, platform=shop.platform)) == {
+        "n": "success",
+        "n.silver": "success",
+    }
     assert shop.rows("log") == shop.rows("silver") == shop.source()
 
 
 def test_each_target_holds_and_is_approved_by_itself(tmp_path: Path, pandas_platform: Any) -> None:
-    look = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 0, "on_threshold_breach": "hold"}
+    look = {
+        "mode": "snapshot_diff",
+        "keys": ["id"],
+        "max_delete_percent": 0,
+        "on_threshold_breach": "hold",
+    }
     node = {
         "name": "n",
         "read": {"connection": "files", "path": "rows.csv"},
         "transform": {"steps": [{"operation": "detect_deletes", "params": look}]},
-        "write": [SILVER, {**SILVER, "table": "history", "mode": "scd2"}, {**LOG, "delete_strategy": "ignore"}],
+        "write": [
+            SILVER,
+            {**SILVER, "table": "history", "mode": "scd2"},
+            {**LOG, "delete_strategy": "ignore"},
+        ],
     }
     project = make_project(tmp_path, [node])
     (tmp_path / "landing" / "rows.csv").write_text("id,name\n1,one\n2,two\n")
@@ -387,6 +441,9 @@ def test_each_target_holds_and_is_approved_by_itself(tmp_path: Path, pandas_plat
     held = project.run(platform=pandas_platform)
     assert statuses(held) == {"n": "held", "n.history": "held", "n.log": "success"}
     approved = project.approve(held.run_id, platform=pandas_platform)
-    assert statuses(approved) == {"n": "success", "n.history": "success"}  # the log is not appended to once more
+    assert statuses(approved) == {
+        "n": "success",
+        "n.history": "success",
+    }  # the log is not appended to once more
     assert len(read_table(tmp_path / "lake" / "log").rows) == 3
     assert [e.event for e in project.explain("n.history", {"id": "2"}).events][-1] == "deleted"

@@ -38,7 +38,10 @@ def _late(cells):
 
 
 QUIET, TAKEN = _both(Cell(NONE, NONE)), _both(Cell(NONE, NONE, taken=2))
-EMPTY = {"strict": Cell("44 missing once", "44 held", held=2), "defaults": Cell("44 held", "44 held", held=2)}
+EMPTY = {
+    "strict": Cell("44 missing once", "44 held", held=2),
+    "defaults": Cell("44 held", "44 held", held=2),
+}
 EMPTY_KEYS = {
     "strict": Cell("44 missing once", "44 held, 1 missing once", taken=1, held=2),
     "defaults": Cell("44 held", "45 held", taken=1, held=2),
@@ -76,7 +79,10 @@ CELLS = {
     },
     "twice": {**dict.fromkeys(MODES, TAKEN), WINDOW: _both(_failed("duplicate_keys"))},
     "clock": {
-        SNAPSHOT: {"strict": Cell(NONE, NONE, taken=2, missed=4), "defaults": Cell(NONE, NONE, taken=2)},
+        SNAPSHOT: {
+            "strict": Cell(NONE, NONE, taken=2, missed=4),
+            "defaults": Cell(NONE, NONE, taken=2),
+        },
         COMPARE: _both(Cell(NONE, NONE, taken=2, missed=4)),
         KEYS: _both(Cell(NONE, NONE, taken=2, missed=4)),
         WINDOW: _lost(4, {"taken": 2, "missed": 4}, {"wrong": 4, "taken": 2}),
@@ -84,7 +90,10 @@ CELLS = {
     "renamed": dict.fromkeys(MODES, _both(_failed("read"))),
 }
 
-FEW = Fault("two rows missing, for as long as runs are counted", lambda t: replace(t, rows=[*t.rows[:9], *t.rows[11:]]))
+FEW = Fault(
+    "two rows missing, for as long as runs are counted",
+    lambda t: replace(t, rows=[*t.rows[:9], *t.rows[11:]]),
+)
 BELIEVED = Cell("2 missing once", "2 deleted", wrong=2, taken=2)
 
 ON_SPARK = [
@@ -106,7 +115,9 @@ def cells():
     """Every cell; of the two limits `make test` takes one, and every second cell in which both expect the same."""
     for fault, mode, limits in itertools.product(CELLS, MODES, LIMITS):
         expected = CELLS[fault][mode]
-        turn = (list(CELLS).index(fault) + MODES.index(mode)) % 2  # each fault is met by two ways with either limits
+        turn = (
+            list(CELLS).index(fault) + MODES.index(mode)
+        ) % 2  # each fault is met by two ways with either limits
         differs = expected["defaults"] != expected["strict"]
         soon = limits == list(LIMITS)[turn] if differs else limits == "strict" and turn == 0
         yield pytest.param(fault, mode, limits, marks=[] if soon else pytest.mark.long)
@@ -127,8 +138,14 @@ def test_a_fault_on_spark(tmp_path, spark_platform, fault, mode, limits):
 
 
 def test_strict_limits_never_delete_wrongly_and_spoil_nothing():
-    strict = {(fault, mode): cells["strict"] for fault, modes in CELLS.items() for mode, cells in modes.items()}
-    assert not [at for at, cell in strict.items() if cell.wrong or cell.spoilt or cell.stuck or cell.stray]
+    strict = {
+        (fault, mode): cells["strict"]
+        for fault, modes in CELLS.items()
+        for mode, cells in modes.items()
+    }
+    assert not [
+        at for at, cell in strict.items() if cell.wrong or cell.spoilt or cell.stuck or cell.stray
+    ]
 
 
 def test_a_small_loss_that_lasts_is_believed(tmp_path, pandas_platform):
@@ -136,8 +153,14 @@ def test_a_small_loss_that_lasts_is_believed(tmp_path, pandas_platform):
 
 
 def test_keys_that_are_all_null_are_as_little_evidence_as_no_rows(tmp_path, pandas_platform):
-    nulls = Fault("every key is NULL", lambda true: replace(true, rows=[(None, *row[1:]) for row in true.rows]))
-    assert live_through(tmp_path, pandas_platform, nulls, KEYS, "defaults", None) == EMPTY_KEYS["defaults"]
+    nulls = Fault(
+        "every key is NULL",
+        lambda true: replace(true, rows=[(None, *row[1:]) for row in true.rows]),
+    )
+    assert (
+        live_through(tmp_path, pandas_platform, nulls, KEYS, "defaults", None)
+        == EMPTY_KEYS["defaults"]
+    )
 
 
 def test_the_document_says_what_the_table_says():

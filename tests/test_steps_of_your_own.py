@@ -38,7 +38,10 @@ def project(folder, steps, name="own_steps"):
 
 
 def python(function, engine, **params):
-    return {"operation": "python", "params": {"function": function, "engine": engine, "params": params}}
+    return {
+        "operation": "python",
+        "params": {"function": function, "engine": engine, "params": params},
+    }
 
 
 def test_a_function_of_the_project(tmp_path, engine_name, platform, monkeypatch):
@@ -60,10 +63,14 @@ def test_a_function_of_the_project(tmp_path, engine_name, platform, monkeypatch)
         ("own_bad.on_spark", "spark", "is written for engine: spark"),
     ],
 )
-def test_a_function_that_cannot_be_used(tmp_path, pandas_platform, monkeypatch, function, engine, message):
+def test_a_function_that_cannot_be_used(
+    tmp_path, pandas_platform, monkeypatch, function, engine, message
+):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(TransformError, match=message):
-        project(tmp_path, [python(function, engine)], "own_bad").run(platform=pandas_platform, check=True)
+        project(tmp_path, [python(function, engine)], "own_bad").run(
+            platform=pandas_platform, check=True
+        )
 
 
 class StampParams(BaseModel):
@@ -80,7 +87,9 @@ def test_a_step_that_somebody_else_registers(tmp_path, platform, monkeypatch):
     @registry.transform("stamp", category="columns", param_model=StampParams)
     def stamp(context, params):
         kept = [col(c) for c in context.rows.schema.names]
-        return context.with_rows(select(*kept, named(lit("x"), params.column)).from_(table(context.rows.name)))
+        return context.with_rows(
+            select(*kept, named(lit("x"), params.column)).from_(table(context.rows.name))
+        )
 
     steps = [{"operation": "stamp", "params": {"column": "mark"}}]
     project(tmp_path, steps).run(platform=platform, check=True)
@@ -95,10 +104,14 @@ def test_an_active_session_is_reused_and_left_alone(tmp_path, spark_platform):
 
     spark_platform.session.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        taken = SparkPlatform.start(project(tmp_path, [{"operation": "drop", "params": {"columns": ["n"]}}]).config)
+        taken = SparkPlatform.start(
+            project(tmp_path, [{"operation": "drop", "params": {"columns": ["n"]}}]).config
+        )
         assert taken.session is spark_platform.session
         with taken.workspace("n") as engine:
-            assert engine.session.conf.get("spark.sql.session.timeZone") == "UTC"  # the meaning of our SQL
+            assert (
+                engine.session.conf.get("spark.sql.session.timeZone") == "UTC"
+            )  # the meaning of our SQL
         taken.close()
         assert spark_platform.session.range(3).count() == 3  # still there
         assert spark_platform.session.conf.get("spark.sql.session.timeZone") == "America/New_York"

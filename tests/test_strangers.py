@@ -26,7 +26,10 @@ SCHEMA = {"id": "bigint", "v": "string", "at": "timestamp_ntz"}
 
 def project(folder: Path, **write: Any) -> StrandlineProject:
     read = {"connection": "files", "path": "rows.csv", "schema": SCHEMA}
-    return make_project(folder, [{"name": "a", "read": read, "write": {**LAKE, "table": "a", "keys": ["id"], **write}}])
+    return make_project(
+        folder,
+        [{"name": "a", "read": read, "write": {**LAKE, "table": "a", "keys": ["id"], **write}}],
+    )
 
 
 def land(folder: Path, *rows: tuple[int, str]) -> None:
@@ -69,7 +72,9 @@ def meanwhile(folder: Path, act: Callable[[Path], None]) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("act", "commits"), [(deletes, 2), (inserts, 2), (optimizes, 1)], ids=["deletes", "inserts", "optimizes"]
+    ("act", "commits"),
+    [(deletes, 2), (inserts, 2), (optimizes, 1)],
+    ids=["deletes", "inserts", "optimizes"],
 )
 @pytest.mark.parametrize("come", ["changed", LONG("new"), LONG("both")])
 def test_rows_that_moved_between_the_look_and_the_commit(
@@ -88,9 +93,13 @@ def test_rows_that_moved_between_the_look_and_the_commit(
     assert content(tmp_path) == sorted({**rows, **theirs}.items())
 
 
-@pytest.mark.parametrize("effective", [LONG({}), {"effective_at": "at"}], ids=["by batch", "by business time"])
+@pytest.mark.parametrize(
+    "effective", [LONG({}), {"effective_at": "at"}], ids=["by batch", "by business time"]
+)
 @pytest.mark.long_on_spark
-def test_a_history_that_somebody_shortens(tmp_path: Path, platform: Any, effective: dict[str, str]) -> None:
+def test_a_history_that_somebody_shortens(
+    tmp_path: Path, platform: Any, effective: dict[str, str]
+) -> None:
     loaded = project(tmp_path, mode="scd2", **effective)
     land(tmp_path, (1, "a"), (2, "b"))
     loaded.run(platform=platform, check=True)
@@ -119,7 +128,9 @@ def test_what_the_table_format_lets_through_in_the_moment_of_the_commit_is_told(
 
     monkeypatch.setattr(delta_log, "open_on", checks_then_inserts)
     result = loaded.run(platform=spark_platform, check=True)
-    assert [w.split(",")[0] for w in result.nodes[0].warnings] == ["version 1 (WRITE) came meanwhile"]
+    assert [w.split(",")[0] for w in result.nodes[0].warnings] == [
+        "version 1 (WRITE) came meanwhile"
+    ]
     assert content(tmp_path) == [(1, "A"), (2, "b"), (4, "theirs")]
 
 

@@ -19,7 +19,10 @@ class Shop:
 
     def __init__(self, folder, platform):
         self.folder, self.platform = folder, platform
-        self.erp("CREATE TABLE s (id INTEGER, v TEXT, u INTEGER)", "INSERT INTO s VALUES (1,'a',1),(2,'b',1),(3,'c',1)")
+        self.erp(
+            "CREATE TABLE s (id INTEGER, v TEXT, u INTEGER)",
+            "INSERT INTO s VALUES (1,'a',1),(2,'b',1),(3,'c',1)",
+        )
 
     def erp(self, *statements):
         execute(self.folder / "erp.db", *statements)
@@ -29,7 +32,9 @@ class Shop:
         quick = isinstance(self.platform, LocalPlatform)  # there a plan must foresee the run
         planned = project.plan(select, platform=self.platform).nodes if quick else ()
         found = {n.name: n for n in project.run(select, platform=self.platform, check=True).nodes}
-        assert not planned or {n.name: numbers(n) for n in planned} == {n: numbers(r) for n, r in found.items()}
+        assert not planned or {n.name: numbers(n) for n in planned} == {
+            n: numbers(r) for n, r in found.items()
+        }
         return found
 
     def rows(self, name):
@@ -48,10 +53,18 @@ def silver(name="silver", read=None, mode="upsert", *, off=None, step=None, **wr
     """A node that looks for deletes, or no longer does."""
     node = {"name": name, "read": read or {"connection": "erp", "table": "s"}}
     node["write"] = {"connection": "lake", "table": name, "mode": mode, "keys": ["id"], **write}
-    newest = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}}
+    newest = {
+        "operation": "deduplicate",
+        "params": {"keys": ["id"], "order_by": "_extracted_at DESC"},
+    }
     steps = [newest] if read else []
     if off is None or off == "ignore":
-        params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None, **(step or {})}
+        params = {
+            "mode": "snapshot_diff",
+            "keys": ["id"],
+            "max_delete_percent": None,
+            **(step or {}),
+        }
         steps.append({"operation": "detect_deletes", "params": params})
     elif off == "none":
         steps.append({"operation": "detect_deletes", "params": {"mode": "none"}})
@@ -94,13 +107,22 @@ def test_a_row_that_the_source_has_again_is_alive(quick, off, mode):
 
 
 def test_delete_missing_that_is_false_again(quick):
-    read = {"connection": "erp", "table": "s", "incremental": {"mode": "stateful", "column": "u", "watermark_lag": 9}}
+    read = {
+        "connection": "erp",
+        "table": "s",
+        "incremental": {"mode": "stateful", "column": "u", "watermark_lag": 9},
+    }
     node = {**silver(read=None, off="removed"), "read": read}
     quick.run({**node, "settings": {"delete_missing": True}})
     quick.erp("DELETE FROM s WHERE id = 2")
     assert quick.run({**node, "settings": {"delete_missing": True}})["silver"].deleted == 1
     quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
-    assert numbers(quick.run({**node, "settings": {"delete_missing": False}})["silver"]) == (0, 0, 0, 1)
+    assert numbers(quick.run({**node, "settings": {"delete_missing": False}})["silver"]) == (
+        0,
+        0,
+        0,
+        1,
+    )
 
 
 @pytest.mark.long_on_spark
@@ -134,7 +156,12 @@ def test_a_bronze_that_is_overwritten_holds_what_was_read_last(quick):
     assert quick.run(bronze, node(), select="silver")["silver"].deleted == 1  # Bronze still has it
     assert quick.run(bronze, node("removed"), select="silver")["silver"].status == "unchanged"
     quick.erp("INSERT INTO s VALUES (2, 'b', 1)", "UPDATE s SET v = 'A' WHERE id = 1")
-    assert numbers(quick.run(bronze, node("removed"))["silver"]) == (0, 1, 0, 1)  # as it was, but read again
+    assert numbers(quick.run(bronze, node("removed"))["silver"]) == (
+        0,
+        1,
+        0,
+        1,
+    )  # as it was, but read again
 
 
 def test_where_the_old_version_is_gone_nothing_is_revived_and_a_warning_says_so(quick):
@@ -164,7 +191,11 @@ def test_the_order_of_rows_comes_before_when_they_were_read(quick):
 def test_a_feed_whose_deletes_are_ignored_brings_rows_back(quick):
     def nodes(**write):
         fed = {"connection": "lake", "table": "silver", "incremental": {"mode": "cdf"}}
-        gold = {"name": "gold", "read": fed, "write": {"connection": "lake", "table": "gold", "mode": "upsert"}}
+        gold = {
+            "name": "gold",
+            "read": fed,
+            "write": {"connection": "lake", "table": "gold", "mode": "upsert"},
+        }
         return [silver(), {**gold, "write": {**gold["write"], "keys": ["id"], **write}}]
 
     quick.run(*nodes())
@@ -177,11 +208,17 @@ def test_a_feed_whose_deletes_are_ignored_brings_rows_back(quick):
 
 def test_a_history_in_business_time_opens_a_new_version(quick):
     """The row is the event that was there before: that it was read again says that its key is there."""
-    times = {"operation": "derive", "params": {"columns": {"at": "CAST(concat('2024-01-0', u) AS timestamp)"}}}
+    times = {
+        "operation": "derive",
+        "params": {"columns": {"at": "CAST(concat('2024-01-0', u) AS timestamp)"}},
+    }
 
     def node(read=None, off=None, **step):
         made = silver(read=read, mode="scd2", off=off, step=step, effective_at="at")
-        return {**made, "transform": {"steps": [times, *made.get("transform", {"steps": []})["steps"]]}}
+        return {
+            **made,
+            "transform": {"steps": [times, *made.get("transform", {"steps": []})["steps"]]},
+        }
 
     quick.run(BRONZE, node(FROM_BRONZE))
     quick.erp("DELETE FROM s WHERE id > 1")

@@ -62,10 +62,18 @@ def place(tmp_path, platform):
 
 @pytest.mark.long_on_spark
 def test_columns_that_differ_only_in_case_are_refused(place):
-    execute(place.folder / "shop.db", "CREATE TABLE t (id INTEGER, name TEXT)", "INSERT INTO t VALUES (1, 'x')")
+    execute(
+        place.folder / "shop.db",
+        "CREATE TABLE t (id INTEGER, name TEXT)",
+        "INSERT INTO t VALUES (1, 'x')",
+    )
     said = [place.refused("erp", sql="SELECT id AS a, name AS A FROM source")]
     said.append(place.refused({"connection": "erp", "query": "SELECT id AS a, name AS A FROM t"}))
-    said.append(place.refused("erp", steps=[{"operation": "rename", "params": {"columns": {"id": "a", "name": "A"}}}]))
+    said.append(
+        place.refused(
+            "erp", steps=[{"operation": "rename", "params": {"columns": {"id": "a", "name": "A"}}}]
+        )
+    )
     place.parquet(a=[1], A=[2])
     said.append(place.refused("parquet"))
     place.parquet(s=pa.array([{"a": 1, "A": 2}]))
@@ -85,7 +93,10 @@ def test_what_a_table_cannot_hold_is_refused_with_its_column_and_a_cast(place):
     assert "cast it to microseconds" in said
     place.parquet(id=[1], amount=pa.array([Decimal("1.50")], pa.decimal256(50, 2)))
     said = place.refused("parquet")
-    assert "column `amount` is decimal(50,2), and a decimal has at most 38 digits → cast it to decimal(38,2)" in said
+    assert (
+        "column `amount` is decimal(50,2), and a decimal has at most 38 digits → cast it to decimal(38,2)"
+        in said
+    )
     place.parquet(id=[1], deep=pa.array([[{"at": time(1, 2)}]]))
     assert "column `deep` is time64[us], which no table can hold" in place.refused("parquet")
     execute(place.folder / "shop.db", "CREATE TABLE t (id INTEGER, amount DECIMAL(50,2))")
@@ -106,7 +117,9 @@ NESTED = {
 def test_new_columns_of_every_kind_are_added(place):
     place.parquet(k=[1, 2], v=["a", "b"])
     place.run("parquet", **UPSERT)
-    place.parquet(k=[1, 2], v=["a", "b"], n=pa.array([None, None], pa.int32()), u=pa.nulls(2), **NESTED)
+    place.parquet(
+        k=[1, 2], v=["a", "b"], n=pa.array([None, None], pa.int32()), u=pa.nulls(2), **NESTED
+    )
     assert place.run("parquet", **UPSERT).updated >= 1
     table = place.table()
     assert dict(table.columns) == {
@@ -157,7 +170,12 @@ def erp(postgres_url, monkeypatch):
             for statement in statements:
                 c.exec_driver_sql(statement)
         where = f"postgresql://{url.host}:{url.port}/{url.database}"
-        return {"type": "sql", "url": where, "user": url.username, "password": "${env:STRANDLINE_TEST_PASSWORD}"}
+        return {
+            "type": "sql",
+            "url": where,
+            "user": url.username,
+            "password": "${env:STRANDLINE_TEST_PASSWORD}",
+        }
 
     yield sql
     engine.dispose()
@@ -178,20 +196,29 @@ STRANGE = [
 @pytest.mark.long_on_spark
 def test_values_that_only_postgresql_knows_fail_with_their_column(place, erp, engine_name):
     columns = ", ".join(f"{name} {type_}" for name, type_ in {n: t for n, t, _ in STRANGE}.items())
-    place.connection = erp("DROP TABLE IF EXISTS strange", f"CREATE TABLE strange (id int, {columns})")
+    place.connection = erp(
+        "DROP TABLE IF EXISTS strange", f"CREATE TABLE strange (id int, {columns})"
+    )
     read = {"connection": "erp", "table": "strange"}
     edges = "('0001-01-01', '0001-01-01', '9999-12-31 23:59:59.999999+00', -1.5, 999999999.999)"
-    for name, _, value in STRANGE if engine_name == "pandas" else STRANGE[::3]:  # each is a job on Spark
-        erp("TRUNCATE strange", f"INSERT INTO strange (id, {name}) VALUES (1, NULL), (2, '{value}')")
+    for name, _, value in (
+        STRANGE if engine_name == "pandas" else STRANGE[::3]
+    ):  # each is a job on Spark
+        erp(
+            "TRUNCATE strange", f"INSERT INTO strange (id, {name}) VALUES (1, NULL), (2, '{value}')"
+        )
         said = place.refused(read)
         assert f"column `{name}`: the value '{value}' is not a " in said
         assert f"CAST({name} AS text)" in said
     erp(
-        "TRUNCATE strange", f"INSERT INTO strange (day, at, zoned, n, d) VALUES {edges}, (NULL, NULL, NULL, NULL, NULL)"
+        "TRUNCATE strange",
+        f"INSERT INTO strange (day, at, zoned, n, d) VALUES {edges}, (NULL, NULL, NULL, NULL, NULL)",
     )
     assert place.run(read).inserted == 2
     erp("DROP TABLE strange", "CREATE TABLE strange (id int, n numeric(50,2))")
-    assert "column `n` is decimal(50,2), and a decimal has at most 38 digits" in place.refused(read, table="u")
+    assert "column `n` is decimal(50,2), and a decimal has at most 38 digits" in place.refused(
+        read, table="u"
+    )
 
 
 FUNCTIONS = """
@@ -216,11 +243,26 @@ def test_what_a_python_function_returns_keeps_its_values_or_is_refused(tmp_path,
     execute(tmp_path / "shop.db", "CREATE TABLE t (name TEXT)", "INSERT INTO t VALUES ('x')")
 
     def step(name):
-        return [{"operation": "python", "params": {"function": f"types_steps.{name}", "engine": "pandas"}}]
+        return [
+            {
+                "operation": "python",
+                "params": {"function": f"types_steps.{name}", "engine": "pandas"},
+            }
+        ]
 
-    assert "column `at` as timestamp[ns], and a table keeps timestamp[us]" in place.refused("erp", steps=step("finer"))
+    assert "column `at` as timestamp[ns], and a table keeps timestamp[us]" in place.refused(
+        "erp", steps=step("finer")
+    )
     assert "column `took` as duration[" in place.refused("erp", steps=step("lasting"))
-    assert "differ only in case or not at all: `name` and `NAME`" in place.refused("erp", steps=step("twice"))
+    assert "differ only in case or not at all: `name` and `NAME`" in place.refused(
+        "erp", steps=step("twice")
+    )
     place.run("erp", steps=step("whole"))
-    assert dict(place.table().columns) == {"name": "string", "at": "timestamp_ntz", "kind": "string"}
-    assert place.table().rows == [{"name": "x", "at": datetime(2024, 1, 1, 0, 0, 0, 1), "kind": "x"}]
+    assert dict(place.table().columns) == {
+        "name": "string",
+        "at": "timestamp_ntz",
+        "kind": "string",
+    }
+    assert place.table().rows == [
+        {"name": "x", "at": datetime(2024, 1, 1, 0, 0, 0, 1), "kind": "x"}
+    ]

@@ -21,7 +21,13 @@ from strandline.testing.frames import read_table, spelled
 from strandline.testing.projects import make_project
 
 TABLES = ("bronze", "silver", "dim", "gold", "log")
-OURS = ("_batch_id", "_extracted_at", "_last_seen", "_valid_from", "_valid_to")  # numbers and instants of a run
+OURS = (
+    "_batch_id",
+    "_extracted_at",
+    "_last_seen",
+    "_valid_from",
+    "_valid_to",
+)  # numbers and instants of a run
 
 
 class Shop:
@@ -31,11 +37,18 @@ class Shop:
         self.folder, self.platform = folder, platform
         self.database = sqlite3.connect(folder / "erp.db", isolation_level=None)
         self.database.execute("CREATE TABLE c (id INTEGER, name TEXT, u INTEGER)")
-        self.database.executemany("INSERT INTO c VALUES (?, ?, 1)", [(i, f"name {i}") for i in range(10)])
+        self.database.executemany(
+            "INSERT INTO c VALUES (?, ?, 1)", [(i, f"name {i}") for i in range(10)]
+        )
         self.project: StrandlineProject = self.load()
 
     def load(self, **more: Any) -> StrandlineProject:
-        look = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 25, "on_threshold_breach": "hold"}
+        look = {
+            "mode": "snapshot_diff",
+            "keys": ["id"],
+            "max_delete_percent": 25,
+            "on_threshold_breach": "hold",
+        }
         lake = {"connection": "lake"}
         nodes = [
             {
@@ -93,7 +106,12 @@ class Shop:
                 continue
             rows = read_table(self.folder / "lake" / name).rows
             found[name] = Counter(
-                tuple(sorted((k, spelled(v)) for k, v in r.items() if v is not None and k not in without)) for r in rows
+                tuple(
+                    sorted(
+                        (k, spelled(v)) for k, v in r.items() if v is not None and k not in without
+                    )
+                )
+                for r in rows
             )
         return found
 
@@ -109,7 +127,10 @@ CHANGES: list[list[str]] = [
     ["UPDATE c SET name = 'changed', u = 2 WHERE id = 1", "INSERT INTO c VALUES (10, 'new', 2)"],
     ["DELETE FROM c WHERE id = 2", "UPDATE c SET u = 3, name = 'x' WHERE id = 4"],
     ["DELETE FROM c WHERE id > 5"],  # more than a quarter: held
-    ["INSERT INTO c VALUES (2, 'back', 4)", "INSERT INTO c VALUES (7, 'name 7', 1)"],  # revived, and one hold ended
+    [
+        "INSERT INTO c VALUES (2, 'back', 4)",
+        "INSERT INTO c VALUES (7, 'name 7', 1)",
+    ],  # revived, and one hold ended
     ["ALTER TABLE c ADD COLUMN note TEXT", "INSERT INTO c VALUES (11, 'eleven', 5, 'hello')"],
 ]
 
@@ -120,14 +141,18 @@ def test_the_last_five_runs_newest_first(tmp_path: Path, engine_name: str, platf
     shop = Shop(tmp_path, platform)
     runs = [shop.run().run_id]
     seen = [(shop.rows(), shop.records())]
-    changes = CHANGES if engine_name == "pandas" else CHANGES[1:3]  # where a run takes seconds: a delete, and a hold
+    changes = (
+        CHANGES if engine_name == "pandas" else CHANGES[1:3]
+    )  # where a run takes seconds: a delete, and a hold
     last = len(changes)
     for statements in changes:
         shop.sql(*statements)
         runs.append(shop.run().run_id)
         seen.append((shop.rows(), shop.records()))
     gone = [*([10] if CHANGES[0] in changes else []), 6, 7, 8, 9]  # as texts, in their order
-    assert seen[1 + changes.index(CHANGES[2])][1]["holds"] == {"silver": [f'{{"id": {i}}}' for i in gone]}
+    assert seen[1 + changes.index(CHANGES[2])][1]["holds"] == {
+        "silver": [f'{{"id": {i}}}' for i in gone]
+    }
 
     shop.undo(runs[last])
     again = shop.run()  # the same result as before the undo
@@ -142,7 +167,13 @@ def test_the_last_five_runs_newest_first(tmp_path: Path, engine_name: str, platf
         assert records == seen[k - 1][1], k
 
     first = shop.undo(runs[0])
-    assert {n.name: n.deleted for n in first.nodes} == {"bronze": 10, "silver": 10, "dim": 10, "gold": 1, "log": 10}
+    assert {n.name: n.deleted for n in first.nodes} == {
+        "bronze": 10,
+        "silver": 10,
+        "dim": 10,
+        "gold": 1,
+        "log": 10,
+    }
     assert all(not rows for rows in shop.rows().values())  # made by the run, and empty now
     with pytest.raises(UsageError, match="already undone"):
         shop.undo(runs[0])
@@ -211,7 +242,9 @@ def test_commits_of_others_and_vacuumed_files_are_in_the_way(shop: Shop) -> None
         shop.undo(second)
 
 
-def test_files_with_awkward_names_are_not_taken_for_vacuumed(tmp_path: Path, pandas_platform: Any) -> None:
+def test_files_with_awkward_names_are_not_taken_for_vacuumed(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     write = {"connection": "lake", "table": "t", "mode": "append", "partition_by": ["p"]}
     node = {"name": "n", "read": {"connection": "files", "path": "a.csv"}, "write": write}
     folder = tmp_path / "my lake"
@@ -248,7 +281,8 @@ def test_an_approval_taken_back_opens_its_holds_again(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["undo.before", "commit.before", "commit.after", "log.after", "put.before", "undo.after"]
+    "point",
+    ["undo.before", "commit.before", "commit.after", "log.after", "put.before", "undo.after"],
 )
 def test_an_undo_that_died_is_finished_by_asking_again(shop: Shop, point: str) -> None:
     shop.run()
@@ -321,7 +355,9 @@ def test_tidying_after_the_look_is_met_by_asking_again(shop: Shop) -> None:
     shop.run(select="log")
     shop.sql("INSERT INTO c VALUES (10, 'new', 2)")
     second = shop.run(select="log").run_id
-    tidy = meanwhile("commit.before", "log", DeltaTable(str(shop.folder / "lake" / "log")).optimize.compact)
+    tidy = meanwhile(
+        "commit.before", "log", DeltaTable(str(shop.folder / "lake" / "log")).optimize.compact
+    )
     with faults.armed(tidy):
         assert shop.undo(second).exit_code == 4
     assert shop.undo(second).exit_code == 0
@@ -329,7 +365,9 @@ def test_tidying_after_the_look_is_met_by_asking_again(shop: Shop) -> None:
     agrees(shop.folder, ("log",))
 
 
-def test_a_table_format_that_lets_an_undo_land_late_is_told_of(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_format_that_lets_an_undo_land_late_is_told_of(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from strandline.lake.delta import log as delta_log
 
     shop.run(select="log")
@@ -338,10 +376,15 @@ def test_a_table_format_that_lets_an_undo_land_late_is_told_of(shop: Shop, monke
     place = str(shop.folder / "lake" / "log")
     row = DeltaTable(place).to_pyarrow_table().slice(0, 1)
     monkeypatch.setattr(delta_log, "open_on", lambda table, *_: delta_log.open_table(table))
-    with faults.armed(meanwhile("commit.before", "log", lambda: write_deltalake(place, row, mode="append"))):
+    with faults.armed(
+        meanwhile("commit.before", "log", lambda: write_deltalake(place, row, mode="append"))
+    ):
         result = shop.undo(second)
     assert result.exit_code == 1
-    assert "version 2, by another writer (WRITE) came in between, and may be lost" in result.nodes[0].error["message"]
+    assert (
+        "version 2, by another writer (WRITE) came in between, and may be lost"
+        in result.nodes[0].error["message"]
+    )
 
 
 def test_a_table_that_was_made_anew_is_not_emptied(shop: Shop) -> None:
@@ -351,12 +394,16 @@ def test_a_table_that_was_made_anew_is_not_emptied(shop: Shop) -> None:
     second = shop.run(select="log").run_id
     before = shop.rows()
     for dry_run in (True, False):
-        with pytest.raises(UndoRefused, match=rf"lake\.log: version 0 is run {second}'s: the table was made anew"):
+        with pytest.raises(
+            UndoRefused, match=rf"lake\.log: version 0 is run {second}'s: the table was made anew"
+        ):
             shop.undo(first, dry_run=dry_run)
     assert shop.rows() == before
 
 
-def test_a_consumer_by_another_connection_is_in_the_way(tmp_path: Path, pandas_platform: Any) -> None:
+def test_a_consumer_by_another_connection_is_in_the_way(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "a.csv").write_text("id\n1\n")
     (tmp_path / "link").symlink_to(tmp_path / "lake")
@@ -377,7 +424,9 @@ def test_a_consumer_by_another_connection_is_in_the_way(tmp_path: Path, pandas_p
         project = make_project(tmp_path, nodes, connections=lakes)
         first = project.run("a", platform=pandas_platform, check=True).run_id
         second = project.run("b", platform=pandas_platform, check=True).run_id
-        with pytest.raises(UndoRefused, match=rf"lake\.a: node `b` consumed version \d in run {second}"):
+        with pytest.raises(
+            UndoRefused, match=rf"lake\.a: node `b` consumed version \d in run {second}"
+        ):
             project.undo(first, platform=pandas_platform)
 
 
@@ -406,7 +455,9 @@ def test_a_run_that_only_held_is_not_undone_under_a_later_one(shop: Shop, decide
     assert shop.project.holds() == {}
 
 
-def test_a_run_that_held_deletes_of_a_table_that_is_gone_is_rejected_and_not_undone(shop: Shop) -> None:
+def test_a_run_that_held_deletes_of_a_table_that_is_gone_is_rejected_and_not_undone(
+    shop: Shop,
+) -> None:
     run = held(shop)
     shutil.rmtree(shop.folder / "lake" / "silver")
     before = shop.project.store.runs()
@@ -454,12 +505,19 @@ def test_rows_are_not_taken_back_under_a_later_hold(shop: Shop) -> None:
 
 def test_a_rejection_looks_again(shop: Shop) -> None:
     run = held(shop)
-    approve = meanwhile("reject.before", "silver", lambda: shop.project.approve(run, platform=shop.platform))
-    with faults.armed(approve), pytest.raises(Overtaken, match=f"run {run} holds no deletes any more") as lost:
+    approve = meanwhile(
+        "reject.before", "silver", lambda: shop.project.approve(run, platform=shop.platform)
+    )
+    with (
+        faults.armed(approve),
+        pytest.raises(Overtaken, match=f"run {run} holds no deletes any more") as lost,
+    ):
         shop.project.reject(run)
     assert lost.value.exit_code == 4
     assert not [c for c in shop.project.store.changes("silver") if c.verb == "reject"]
-    assert sum(bool(r["_is_deleted"]) for r in read_table(shop.folder / "lake" / "silver").rows) == 4
+    assert (
+        sum(bool(r["_is_deleted"]) for r in read_table(shop.folder / "lake" / "silver").rows) == 4
+    )
     agrees(shop.folder, ("bronze", "silver"))
 
 
@@ -485,10 +543,16 @@ def test_a_run_that_only_finished_a_record_names_the_run_to_undo(shop: Shop, poi
     with faults.armed(f"{point}@log:raise"):
         dead = shop.project.run("log", platform=shop.platform).run_id
     finished = shop.run(select="log")
-    assert [(n.name, n.status, n.inserted, n.version) for n in finished.nodes] == [("log", "unchanged", 0, None)]
+    assert [(n.name, n.status, n.inserted, n.version) for n in finished.nodes] == [
+        ("log", "unchanged", 0, None)
+    ]
     assert f"(1 row inserted by run {dead})" in finished.nodes[0].warnings[0]
     remark = next(r for r in shop.project.store.runs() if r.run_id == finished.run_id)
-    assert (remark.status, remark.inserted, remark.version) == ("recovered", 0, None)  # the rows are the dead run's
+    assert (remark.status, remark.inserted, remark.version) == (
+        "recovered",
+        0,
+        None,
+    )  # the rows are the dead run's
     for dry_run in (True, False):
         with pytest.raises(UsageError, match=f"has only finished the record of run {dead}") as told:
             shop.undo(finished.run_id, dry_run=dry_run)

@@ -16,7 +16,9 @@ from strandline.errors import UndoRefused, UsageError
 from strandline.testing.frames import read_table, spelled, write_parquet
 
 LATE = [(1, "Abe", "1", "U", day(3))]  # woven in between two versions
-SAME = [(1, "Abc", "1", "U", day(5))]  # lower than what is known of that day: an event, and no version
+SAME = [
+    (1, "Abc", "1", "U", day(5))
+]  # lower than what is known of that day: an event, and no version
 
 
 def everything(shop: Shop) -> list[list[str]]:
@@ -49,7 +51,9 @@ def test_table_and_events_newest_first(tmp_path: Path, platform: Any) -> None:
 @pytest.mark.parametrize("asked", ["undo", "run"])
 @pytest.mark.parametrize("at", [1, 2], ids=["events", "table"])
 @pytest.mark.long
-def test_an_undo_that_died_between_the_two_commits(tmp_path: Path, pandas_platform: Any, asked: str, at: int) -> None:
+def test_an_undo_that_died_between_the_two_commits(
+    tmp_path: Path, pandas_platform: Any, asked: str, at: int
+) -> None:
     shop, runs, seen = lived(tmp_path, pandas_platform)
     assert shop.project.undo(runs[3], platform=pandas_platform).exit_code == 0
     met = [0]
@@ -75,12 +79,16 @@ def test_later_events_are_in_the_way(tmp_path: Path, pandas_platform: Any) -> No
     shop, runs, _ = lived(tmp_path, pandas_platform)
     with pytest.raises(UndoRefused) as refused:
         shop.project.undo(runs[2], platform=pandas_platform)
-    assert any(o.startswith("lake.t__events: run") and runs[3] in o for o in refused.value.obstacles)
+    assert any(
+        o.startswith("lake.t__events: run") and runs[3] in o for o in refused.value.obstacles
+    )
     assert shop.project.undo(runs[3], platform=pandas_platform, dry_run=True).exit_code == 0
 
 
 @pytest.mark.parametrize("table", ["t", "t__events"])
-def test_a_commit_to_either_table_after_the_look(tmp_path: Path, pandas_platform: Any, table: str) -> None:
+def test_a_commit_to_either_table_after_the_look(
+    tmp_path: Path, pandas_platform: Any, table: str
+) -> None:
     shop, runs, _ = lived(tmp_path, pandas_platform)
     assert shop.project.undo(runs[3], platform=pandas_platform).exit_code == 0
     place = str(tmp_path / "lake" / table)

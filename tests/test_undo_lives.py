@@ -16,7 +16,12 @@ from strandline.testing.projects import execute, make_project
 
 LAKE = {"connection": "lake"}
 MARKED = {"connection": "erp", "table": "c", "incremental": {"mode": "stateful", "column": "u"}}
-HOLDING = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": 10, "on_threshold_breach": "hold"}
+HOLDING = {
+    "mode": "snapshot_diff",
+    "keys": ["id"],
+    "max_delete_percent": 10,
+    "on_threshold_breach": "hold",
+}
 
 
 def node(name: str, read: Any = None, mode: str = "upsert", **more: Any) -> dict[str, Any]:
@@ -53,7 +58,9 @@ class Place:
 
     def land(self, name: str, *ids: int) -> None:
         (self.folder / "landing").mkdir(exist_ok=True)
-        (self.folder / "landing" / f"{name}.csv").write_text("id\n" + "".join(f"{i}\n" for i in ids))
+        (self.folder / "landing" / f"{name}.csv").write_text(
+            "id\n" + "".join(f"{i}\n" for i in ids)
+        )
 
     def ids(self, table: str, **kept: Any) -> list[int]:
         rows = read_table(self.folder / "lake" / table).rows
@@ -92,10 +99,17 @@ def two_projects(place: Place, *more: dict[str, Any]) -> dict[str, Callable[[], 
 
     for name, row in (("north", "(1, 1)"), ("south", "(101, 1000)")):
         (place.folder / name).mkdir()
-        execute(place.folder / f"{name}.db", "CREATE TABLE c (id INTEGER, u INTEGER)", f"INSERT INTO c VALUES {row}")
+        execute(
+            place.folder / f"{name}.db",
+            "CREATE TABLE c (id INTEGER, u INTEGER)",
+            f"INSERT INTO c VALUES {row}",
+        )
     write = {**LAKE, "table": "t", "mode": "upsert" if not more else "append"}
     write |= {"keys": ["id"]} if not more else {}
-    return {"north": declared("north", [write, *more] if more else write), "south": declared("south", write)}
+    return {
+        "north": declared("north", [write, *more] if more else write),
+        "south": declared("south", write),
+    }
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["its first run", "a later run"])
@@ -130,7 +144,9 @@ def test_what_is_taken_back_by_itself_keeps_its_own_marks(place: Place) -> None:
 
 def test_the_marks_of_a_run_that_was_undone_before_do_not_come_back(place: Place) -> None:
     """Its undo had nothing to commit: the table was empty before and after."""
-    place.erp("CREATE TABLE c (id INTEGER, u INTEGER)", "INSERT INTO c VALUES (1, 1), (2, 2), (3, 3)")
+    place.erp(
+        "CREATE TABLE c (id INTEGER, u INTEGER)", "INSERT INTO c VALUES (1, 1), (2, 2), (3, 3)"
+    )
     for condition in ("id > 100", "id > 0"):
         steps = [{"operation": "filter", "params": {"condition": condition}}]
         place.declare(node("t", MARKED, transform={"steps": steps}))
@@ -157,7 +173,9 @@ def test_an_older_copy_of_a_table_comes_back_as_it_was_found(place: Place) -> No
     assert place.ids("t") == [1, 3, 5, 6]
 
 
-def test_what_was_rejected_of_a_table_that_is_gone_does_not_silence_the_new_one(place: Place) -> None:
+def test_what_was_rejected_of_a_table_that_is_gone_does_not_silence_the_new_one(
+    place: Place,
+) -> None:
     place.rejects()
     shutil.rmtree(place.folder / "lake" / "a")
     place.land("a", 1, 2, 3)
@@ -170,10 +188,14 @@ def test_what_was_rejected_of_a_table_that_is_gone_does_not_silence_the_new_one(
 # --- another name --------------------------------------------------------------------------------------------
 
 
-def test_what_was_rejected_stays_rejected_when_the_first_run_under_another_name_is_undone(place: Place) -> None:
+def test_what_was_rejected_stays_rejected_when_the_first_run_under_another_name_is_undone(
+    place: Place,
+) -> None:
     place.rejects()
     renamed = {"store": {"type": "lake", "path": "lake"}}
-    place.declare(holding(90, connection="store"), connections=renamed, control={"connection": "lake"})
+    place.declare(
+        holding(90, connection="store"), connections=renamed, control={"connection": "lake"}
+    )
     place.land("a", 1, 2, 4)
     place.undo(place.run())
     place.run()
@@ -181,7 +203,9 @@ def test_what_was_rejected_stays_rejected_when_the_first_run_under_another_name_
 
 
 @pytest.mark.parametrize("renamed", ["node", "connection", "project"])
-def test_the_last_run_is_undone_whatever_its_table_is_called_now(place: Place, renamed: str) -> None:
+def test_the_last_run_is_undone_whatever_its_table_is_called_now(
+    place: Place, renamed: str
+) -> None:
     place.erp("CREATE TABLE c (id INTEGER, u INTEGER)", "INSERT INTO c VALUES (1, 1)")
     place.declare(node("t", MARKED))
     place.run()
@@ -192,7 +216,10 @@ def test_the_last_run_is_undone_whatever_its_table_is_called_now(place: Place, r
         after["name"] = "other"
     elif renamed == "connection":
         after["write"]["connection"] = "store"
-        more = {"connections": {"store": {"type": "lake", "path": "lake"}}, "control": {"connection": "lake"}}
+        more = {
+            "connections": {"store": {"type": "lake", "path": "lake"}},
+            "control": {"connection": "lake"},
+        }
     else:
         more = {"project": "other"}
     place.declare(after, **more)
@@ -210,7 +237,9 @@ def test_the_last_run_is_undone_whatever_its_table_is_called_now(place: Place, r
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["the same rows", "more rows"])
-def test_a_run_that_tried_again_after_it_had_landed_is_undone_whole(place: Place, more: bool) -> None:
+def test_a_run_that_tried_again_after_it_had_landed_is_undone_whole(
+    place: Place, more: bool
+) -> None:
     place.declare(node("a"), retry={"wait": 0.0})
     place.land("a", 1)
     place.run()
@@ -306,7 +335,14 @@ def test_a_table_that_the_run_never_touched_is_not_in_the_way(place: Place) -> N
 
 
 def test_events_that_the_node_no_longer_has_are_not_left_behind(place: Place) -> None:
-    steps = {"steps": [{"operation": "derive", "params": {"columns": {"at": "TIMESTAMP '2024-01-01 00:00:00'"}}}]}
+    steps = {
+        "steps": [
+            {
+                "operation": "derive",
+                "params": {"columns": {"at": "TIMESTAMP '2024-01-01 00:00:00'"}},
+            }
+        ]
+    }
     history = node("a", mode="scd2", transform=steps)
     with_events = {**history, "write": {**history["write"], "effective_at": "at"}}
     place.declare(with_events)

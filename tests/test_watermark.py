@@ -191,7 +191,9 @@ def test_an_unknown_column_is_named():
     ],
 )
 def test_a_mark_of_another_type_is_an_error_that_names_both(column, mark):
-    with pytest.raises(ReadError, match=r"is of type .* now, but its last mark .* is of type") as caught:
+    with pytest.raises(
+        ReadError, match=r"is of type .* now, but its last mark .* is of type"
+    ) as caught:
         low(stateful(column), {column: mark})
     assert mark.type in str(caught.value)
     assert caught.value.hint
@@ -249,7 +251,12 @@ AT, DAY, ID = Mark(NOW, "timestamp"), Mark(date(2024, 6, 15), "date"), Mark(100,
         ("price", ID, "'${last_value}' / 3", Decimal("33.33")),
         ("code", Mark("2024-06-15", "string"), "date_sub('${last_value}', 7)", "2024-06-08"),
         ("code", Mark("1099", "string"), "CAST('${last_value}' AS INT) - 9", "1090"),
-        ("local", Mark(datetime(2024, 1, 2, 3), "timestamp_ntz"), "date_sub('${last_value}', 1)", datetime(2024, 1, 1)),
+        (
+            "local",
+            Mark(datetime(2024, 1, 2, 3), "timestamp_ntz"),
+            "date_sub('${last_value}', 1)",
+            datetime(2024, 1, 1),
+        ),
         ("at", None, "'${last_value}'", None),
         ("day", None, "date_sub('${last_value}', 7)", None),
     ],
@@ -354,14 +361,18 @@ def test_a_bound_above_the_last_value_is_known(expression, expected):
 def test_a_bound_that_rises_in_its_column_is_an_error(column, last, expression, gives):
     config = read(watermark=[{"column_name": column, "expression": expression}])
     marks = {column: Mark(last, SCHEMA.get(column).type)}
-    with pytest.raises(ReadError, match=rf"column `{column}`.* gives {gives}, which is above the last value"):
+    with pytest.raises(
+        ReadError, match=rf"column `{column}`.* gives {gives}, which is above the last value"
+    ):
         low(config, marks)
 
 
 def test_a_bound_that_is_meant_to_rise_is_none():
     config = read(watermark=[{"column_name": "Id", "expression": "'${last_value}' + 1"}])
     assert low(config, {"Id": Mark(7, "bigint")}) == 8
-    config = read(watermark=[{"column_name": "code", "expression": "CAST('${last_value}' AS BIGINT) - 7"}])
+    config = read(
+        watermark=[{"column_name": "code", "expression": "CAST('${last_value}' AS BIGINT) - 7"}]
+    )
     assert low(config, {"code": Mark("20240615", "string")}) == "20240608"
 
 
@@ -377,8 +388,13 @@ def duck():
 def kept(duck, predicate, rows, types):
     """Which rows DuckDB keeps, by their place."""
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
-    arrays = [pa.array(values, to_arrow(type_)) for values, (_, type_) in zip(columns, types, strict=True)]
-    duck.register("t", pa.table([pa.array(range(len(rows))), *arrays], names=["i", *(name for name, _ in types)]))
+    arrays = [
+        pa.array(values, to_arrow(type_)) for values, (_, type_) in zip(columns, types, strict=True)
+    ]
+    duck.register(
+        "t",
+        pa.table([pa.array(range(len(rows))), *arrays], names=["i", *(name for name, _ in types)]),
+    )
     where = render(predicate, "duckdb") if predicate is not None else "TRUE"
     found = [r[0] for r in duck.execute(f"SELECT i FROM t WHERE {where} ORDER BY i").fetchall()]
     duck.unregister("t")
@@ -389,24 +405,35 @@ def kept(duck, predicate, rows, types):
 @given(data=st.data())
 def test_the_predicate_keeps_what_python_would(duck, type_, data):
     values = data.draw(st.lists(st.none() | VALUES[type_], max_size=6))
-    last = data.draw(VALUES[type_] | st.sampled_from([v for v in values if v is not None] or [None]))
+    last = data.draw(
+        VALUES[type_] | st.sampled_from([v for v in values if v is not None] or [None])
+    )
     marks = {"C": Mark(last, type_)} if last is not None else {}
     found = limits(stateful("c"), Schema.of(("c", type_)), marks, NOW, "n")
-    digits = isinstance(last, str) and re.fullmatch("[0-9]+", last)  # wider ones are read too, and refused
+    digits = isinstance(last, str) and re.fullmatch(
+        "[0-9]+", last
+    )  # wider ones are read too, and refused
     expected = [
-        i for i, v in enumerate(values) if last is None or v is None or v >= last or (digits and len(v) > len(last))
+        i
+        for i, v in enumerate(values)
+        if last is None or v is None or v >= last or (digits and len(v) > len(last))
     ]
     assert kept(duck, found.predicate, [(v,) for v in values], [("c", type_)]) == expected
 
 
 @given(
-    how=st.lists(st.tuples(st.sampled_from(["and", "or"]), st.sampled_from([None, 1, "x"])), min_size=1, max_size=4),
+    how=st.lists(
+        st.tuples(st.sampled_from(["and", "or"]), st.sampled_from([None, 1, "x"])),
+        min_size=1,
+        max_size=4,
+    ),
     lasts=st.lists(st.sampled_from([None, 1, 2]), min_size=4, max_size=4),
 )
 def test_entries_join_within_groups_and_groups_by_and(duck, how, lasts):
     names = ["a", "b", "c", "d"][: len(how)]
     entries = [
-        {"column_name": n, "operation": op, "operation_group": group} for n, (op, group) in zip(names, how, strict=True)
+        {"column_name": n, "operation": op, "operation_group": group}
+        for n, (op, group) in zip(names, how, strict=True)
     ]
     marks = {n: Mark(v, "int") for n, v in zip(names, lasts, strict=False) if v is not None}
     types = [(n, "int") for n in names]
@@ -418,7 +445,9 @@ def test_entries_join_within_groups_and_groups_by_and(duck, how, lasts):
         for (op, group), name, value in zip(how, names, row, strict=True):
             one = name not in marks or value is None or value >= marks[name].value
             before = groups.get(group)
-            groups[group] = one if before is None else (before or one) if op == "or" else (before and one)
+            groups[group] = (
+                one if before is None else (before or one) if op == "or" else (before and one)
+            )
         if all(groups.values()):
             expected.append(place)
     assert kept(duck, found.predicate, rows, types) == expected

@@ -20,7 +20,9 @@ NOW = datetime(2024, 6, 15, 12, 30, 5, 250, tzinfo=UTC)
 class Landing:
     """A file with an id and a watermark column `at`, read incrementally into a table."""
 
-    def __init__(self, folder: Path, platform: Any, type_: str, mode: str = "append", *, listed: bool = False) -> None:
+    def __init__(
+        self, folder: Path, platform: Any, type_: str, mode: str = "append", *, listed: bool = False
+    ) -> None:
         self.folder, self.platform, self.mode, self.listed = folder, platform, mode, listed
         self.rows: dict[int, str] = {}
         self.declare(type_)
@@ -29,10 +31,20 @@ class Landing:
         stateful = {"incremental": {"mode": "stateful", "column": "at"}}
         entries = {"watermark": [{"column_name": "at", "expression": "'${last_value}'"}]}
         how = entries if self.listed else stateful
-        read = {"connection": "files", "path": "rows.csv", "schema": {"id": "bigint", "at": type_}, **how}
+        read = {
+            "connection": "files",
+            "path": "rows.csv",
+            "schema": {"id": "bigint", "at": type_},
+            **how,
+        }
         write = {"connection": "lake", "table": "t", "mode": self.mode}
         keys = {"keys": ["id"]} if self.mode == "upsert" else {}
-        node = {"name": "n", "read": read, "transform": {"steps": [*steps]}, "write": {**write, **keys}}
+        node = {
+            "name": "n",
+            "read": read,
+            "transform": {"steps": [*steps]},
+            "write": {**write, **keys},
+        }
         self.project = make_project(self.folder, [node])
 
     def land(self, **rows: str) -> Any:
@@ -67,7 +79,9 @@ def test_texts_whose_order_is_not_theirs_are_refused(tmp_path: Path, platform: A
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["stateful", "a list of watermarks"])
-def test_digits_that_get_longer_between_two_runs_are_seen(tmp_path: Path, pandas_platform: Any, listed: bool) -> None:
+def test_digits_that_get_longer_between_two_runs_are_seen(
+    tmp_path: Path, pandas_platform: Any, listed: bool
+) -> None:
     """'10' stands before '9' as text, and would not be read."""
     place = Landing(tmp_path, pandas_platform, "string", listed=listed)
     place.land(r1="9")
@@ -79,8 +93,12 @@ def test_digits_that_get_longer_between_two_runs_are_seen(tmp_path: Path, pandas
     assert place.ids == [1, 2, 3]
 
 
-def test_digits_that_get_longer_are_read_from_a_database(tmp_path: Path, pandas_platform: Any) -> None:
-    execute(tmp_path / "erp.db", "CREATE TABLE s (id INTEGER, at TEXT)", "INSERT INTO s VALUES (1, '9')")
+def test_digits_that_get_longer_are_read_from_a_database(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
+    execute(
+        tmp_path / "erp.db", "CREATE TABLE s (id INTEGER, at TEXT)", "INSERT INTO s VALUES (1, '9')"
+    )
     read = {"connection": "erp", "table": "s", "incremental": {"mode": "stateful", "column": "at"}}
     write = {"connection": "lake", "table": "t", "mode": "append"}
     erp = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
@@ -102,7 +120,9 @@ def test_digits_that_get_longer_are_read_from_a_database(tmp_path: Path, pandas_
         ("2024-01", "2024-02"),
     ],
 )
-def test_texts_of_one_shape_are_a_watermark(tmp_path: Path, pandas_platform: Any, texts: tuple[str, str]) -> None:
+def test_texts_of_one_shape_are_a_watermark(
+    tmp_path: Path, pandas_platform: Any, texts: tuple[str, str]
+) -> None:
     place = Landing(tmp_path, pandas_platform, "string")
     for i, text in enumerate(texts):
         assert place.land(**{f"r{i}": text}).status == "success"
@@ -135,7 +155,9 @@ def test_a_text_without_values_is_no_fault(tmp_path: Path, pandas_platform: Any)
     assert place.ids == [1]
 
 
-@pytest.mark.parametrize(("text", "expected"), [("0012", True), ("2024-W05", True), ("1.5", False), ("", False)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0012", True), ("2024-W05", True), ("1.5", False), ("", False)]
+)
 def test_which_texts_stand_in_their_order(text: str, expected: bool) -> None:
     assert ordered_as_text(signature(text)) is expected
 
@@ -149,9 +171,14 @@ def test_a_time_in_the_future_does_not_stop_the_reads(tmp_path: Path, platform: 
     first = place.land(r1="2024-01-01", r2="2999-12-31")
     assert place.mark.value == date(2024, 1, 1)
     (told,) = first.warnings
-    assert told.startswith("a value of column `at` is 2999-12-31, which lies in the future: the watermark stays")
+    assert told.startswith(
+        "a value of column `at` is 2999-12-31, which lies in the future: the watermark stays"
+    )
     again = place.land(r3=str(today))
-    assert (again.warnings, again.inserted) == ([], 1)  # told once, and the row of the future is not doubled
+    assert (again.warnings, again.inserted) == (
+        [],
+        1,
+    )  # told once, and the row of the future is not doubled
     assert place.ids == [1, 2, 3]
     (told,) = place.land(r4="3000-01-01").warnings
     assert "3000-01-01" in told
@@ -177,7 +204,9 @@ def test_no_kind_of_time_stops_the_reads(
     place.land(r1=datetime(2999, 12, 31, tzinfo=UTC).strftime(form))
     now = datetime.now(UTC)
     for id_, ago in ((2, 2), (3, 1)):
-        assert place.land(**{f"r{id_}": (now - timedelta(minutes=ago)).strftime(form)}).inserted == 1
+        assert (
+            place.land(**{f"r{id_}": (now - timedelta(minutes=ago)).strftime(form)}).inserted == 1
+        )
     assert place.land().rows_read == 2  # that of the future, and the last one
     assert place.ids == [1, 2, 3]
 
@@ -188,8 +217,15 @@ def test_numbers_have_no_future(tmp_path: Path, pandas_platform: Any) -> None:
     assert place.mark.value == 29991231
 
 
-def test_a_file_written_in_the_future_does_not_stop_the_reads(tmp_path: Path, pandas_platform: Any) -> None:
-    read = {"connection": "files", "path": "*.csv", "schema": {"id": "bigint"}, "incremental": {"mode": "stateful"}}
+def test_a_file_written_in_the_future_does_not_stop_the_reads(
+    tmp_path: Path, pandas_platform: Any
+) -> None:
+    read = {
+        "connection": "files",
+        "path": "*.csv",
+        "schema": {"id": "bigint"},
+        "incremental": {"mode": "stateful"},
+    }
     write = {"connection": "lake", "table": "t", "mode": "append"}
     project = make_project(tmp_path, [{"name": "n", "read": read, "write": write}])
     future = datetime(2999, 12, 31, tzinfo=UTC).timestamp()
@@ -209,7 +245,9 @@ def test_how_late_a_time_may_be() -> None:
 
     far = datetime(2999, 1, 1, tzinfo=UTC)
     assert limit(far, "timestamp") == NOW + timedelta(minutes=5)
-    assert limit(far.replace(tzinfo=None), "timestamp_ntz") == (NOW + timedelta(hours=24)).replace(tzinfo=None)
+    assert limit(far.replace(tzinfo=None), "timestamp_ntz") == (NOW + timedelta(hours=24)).replace(
+        tzinfo=None
+    )
     assert limit(date(2999, 1, 1), "date") == date(2024, 6, 16)
     assert limit(date(2024, 6, 16), "date") is None
     assert limit(NOW + timedelta(minutes=5), "timestamp") is None
@@ -236,7 +274,12 @@ def test_the_latest_time_in_the_shape_of_a_text(text: str, expected: str | None)
 
 def test_a_column_of_a_list_that_holds_nulls_alone(tmp_path: Path, pandas_platform: Any) -> None:
     entries = [{"column_name": c, "expression": "'${last_value}'"} for c in ("id", "at")]
-    read = {"connection": "files", "path": "r.csv", "schema": {"id": "bigint", "at": "date"}, "watermark": entries}
+    read = {
+        "connection": "files",
+        "path": "r.csv",
+        "schema": {"id": "bigint", "at": "date"},
+        "watermark": entries,
+    }
     write = {"connection": "lake", "table": "t", "mode": "append"}
     project = make_project(tmp_path, [{"name": "n", "read": read, "write": write}])
     (tmp_path / "landing" / "r.csv").write_text("id,at\n1,\n")

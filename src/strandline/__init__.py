@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["DeleteDetectionConfig", "DeleteDetectionMode", "WriteMetadataConfig", "__version__", "load"]
+__all__ = [
+    "DeleteDetectionConfig",
+    "DeleteDetectionMode",
+    "WriteMetadataConfig",
+    "__version__",
+    "load",
+]
 
 if TYPE_CHECKING:
     from strandline.config import DeleteDetectionConfig, DeleteDetectionMode, WriteMetadataConfig

@@ -76,7 +76,9 @@ class Reconciled:
     fit: Fit
     proposal: Proposal
     target: Relation | None
-    system: Mapping[str, Column] = field(default_factory=dict)  # system columns that the table does not have yet
+    system: Mapping[str, Column] = field(
+        default_factory=dict
+    )  # system columns that the table does not have yet
     question: Question | None = None
     finding: Finding | None = None
     warnings: tuple[str, ...] = ()
@@ -122,12 +124,16 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     if node.transform and node.transform.steps:
         alias, first = next(iter(sources.items()))
         carried = (SOURCE_FILE,) if files else ()
-        context = _steps(node, EngineContext(engine, first, node.name, carried, now=job.clock.now), slice_.newest)
+        context = _steps(
+            node, EngineContext(engine, first, node.name, carried, now=job.clock.now), slice_.newest
+        )
         unasked = without_file(node, job.inputs[0], context.rows)
         rows = context.rows if unasked is None else engine.query(unasked)
         sources, found = {**sources, alias: rows}, context.detection
     if node.transformation_sql is not None:
-        rows = run_tree(job, engine, parse(node.transformation_sql, f"{node.name}: transformation_sql"), sources)
+        rows = run_tree(
+            job, engine, parse(node.transformation_sql, f"{node.name}: transformation_sql"), sources
+        )
     else:
         rows = next(iter(sources.values()))
     check_metadata(job, rows, slice_.rows)
@@ -139,7 +145,9 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
 def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
     """A query of the user's over named rows, with Spark's types on either engine."""
     with located("transformation_sql"):
-        return run_query(engine, tree, sources, f"{job.node.name}: transformation_sql", job.clock.now)
+        return run_query(
+            engine, tree, sources, f"{job.node.name}: transformation_sql", job.clock.now
+        )
 
 
 def shaped(job: Job, engine: Engine, rows: Relation) -> Relation:
@@ -159,12 +167,19 @@ def _steps(node: NodeConfig, context: EngineContext, newest: Newest | None = Non
 # --- reconcile ---------------------------------------------------------------------------------------------
 
 
-def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state: TableState | None) -> Reconciled:
+def reconcile(
+    job: Job, engine: Engine, slice_: Slice, made: Transformed, state: TableState | None
+) -> Reconciled:
     """What the slice means for the target, as a proposal; the target as it is now comes along."""
     rows = made.rows
     roles = system_roles(job, state)
     check_columns(job, rows, state, roles)
-    shape = fit(rows.schema, state.schema if state else None, state.system if state else (), job.target.label)
+    shape = fit(
+        rows.schema,
+        state.schema if state else None,
+        state.system if state else (),
+        job.target.label,
+    )
     target = target_rows(job, engine, state)
     parts, rows = partitioned(job, engine, rows, state)
     if not job.node.write.keyed:
@@ -189,17 +204,23 @@ def reconcile(job: Job, engine: Engine, slice_: Slice, made: Transformed, state:
         sequence=job.node.write.sequence_by,
     )
     proposal = decisions.proposal(question, parts)
-    if job.node.change_log == "all":  # every change is recorded, so every change must be known before the commit
+    if (
+        job.node.change_log == "all"
+    ):  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
     types = {role: c.type for role, c in zip(roles, question.keeping.columns, strict=True)}
     system = new_system(roles, state, types)
     return Reconciled(shape, proposal, target, system, question, finding, made.warnings)
 
 
-def partitioned(job: Job, engine: Engine, rows: Relation, state: TableState | None) -> tuple[tuple[str, ...], Relation]:
+def partitioned(
+    job: Job, engine: Engine, rows: Relation, state: TableState | None
+) -> tuple[tuple[str, ...], Relation]:
     """How the table is partitioned, and the rows without what a partition cannot hold."""
     parts = state.partition_by if state else tuple(spelled(rows, job.node.write.partition_by))
-    return parts, engine.query(appending.partitionable(rows, parts)) if _texts(rows, parts) else rows
+    return parts, engine.query(appending.partitionable(rows, parts)) if _texts(
+        rows, parts
+    ) else rows
 
 
 def announcing(job: Job, engine: Engine, rows: Relation) -> exp.Expr | None:
@@ -207,7 +228,9 @@ def announcing(job: Job, engine: Engine, rows: Relation) -> exp.Expr | None:
     sql = job.node.write.delete_when
     if sql is None:
         return None
-    return EngineContext(engine, rows, f"{job.node.name}: write.delete_when", now=job.clock.now).expression(sql)
+    return EngineContext(
+        engine, rows, f"{job.node.name}: write.delete_when", now=job.clock.now
+    ).expression(sql)
 
 
 def _announced(job: Job, engine: Engine, rows: Relation) -> Relation:
@@ -225,12 +248,21 @@ def _keeping(job: Job, rows: Relation, roles: Mapping[str, str]) -> Keeping:
     write = job.node.write
     end = instant(write.open_end) if write.open_end is not None else None
     return Keeping(
-        tuple(spelled(rows, job.keys)), roles, job.at, is_hard(job), tuple(spelled(rows, write.track or ())), end
+        tuple(spelled(rows, job.keys)),
+        roles,
+        job.at,
+        is_hard(job),
+        tuple(spelled(rows, write.track or ())),
+        end,
     )
 
 
-def _unkeyed(job: Job, rows: Relation, shape: Fit, how: Appending, roles: Mapping[str, str]) -> Proposal:
-    how = replace(how, stamp=appending.Stamp(roles["batch_id"], job.batch) if "batch_id" in roles else None)
+def _unkeyed(
+    job: Job, rows: Relation, shape: Fit, how: Appending, roles: Mapping[str, str]
+) -> Proposal:
+    how = replace(
+        how, stamp=appending.Stamp(roles["batch_id"], job.batch) if "batch_id" in roles else None
+    )
     if job.node.write.mode == "overwrite":
         return appending.overwrite(Snapshot(rows), shape, how)
     return appending.append(rows, shape, how)
@@ -251,11 +283,15 @@ def _reread(
         return reread, ()
     if made.by_file and SOURCE_FILE in target.schema:
         return replace(reread, apart=(SOURCE_FILE,)), ()
-    if not files.doubtful:  # what no run has read cannot come again, and whatever the table has is of other files
+    if (
+        not files.doubtful
+    ):  # what no run has read cannot come again, and whatever the table has is of other files
         return None, ()
     if files.single:
         return reread, ()
-    shown = ", ".join(f"`{name}`" for name in files.doubtful[:3]) + (", …" if len(files.doubtful) > 3 else "")
+    shown = ", ".join(f"`{name}`" for name in files.doubtful[:3]) + (
+        ", …" if len(files.doubtful) > 3 else ""
+    )
     told = (
         f"may have been read before, as it was: {shown}; rows that equal any row of {job.target.label} are taken for "
         "rows that came then; with write.add_metadata each row says its file, and only those of its file are compared"
@@ -275,7 +311,9 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     """The system columns that the target has after this batch, by role."""
     write, config = job.node.write, job.detection
     if not write.keyed:
-        known = state is not None and "batch_id" in state.roles  # somebody compares them, perhaps in another project
+        known = (
+            state is not None and "batch_id" in state.roles
+        )  # somebody compares them, perhaps in another project
         told = write.mode == "append" and feeds_snapshots(job.project, job.node)
         return {"batch_id": "_batch_id"} if known or told else {}
     names = write.system_columns.names()
@@ -285,10 +323,18 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     wanted = ["row_hash"] if (write.row_hash if state is None else "row_hash" in stored) else []
     if write.mode == "scd2":
         wanted += ["valid_from", "valid_to", "is_current", "deleted", "last_seen"]
-    elif ((config or write.announces) and not is_hard(job)) or write.delete_strategy == "soft" or "deleted" in stored:
+    elif (
+        ((config or write.announces) and not is_hard(job))
+        or write.delete_strategy == "soft"
+        or "deleted" in stored
+    ):
         wanted += ["deleted", "last_seen"]
     for role in wanted:
-        if role in stored and stored[role].casefold() != names[role].casefold() and role != "row_hash":
+        if (
+            role in stored
+            and stored[role].casefold() != names[role].casefold()
+            and role != "row_hash"
+        ):
             raise TableError(
                 f"{job.target.label} keeps `{role}` in column `{stored[role]}`, not in `{names[role]}`",
                 hint="a table keeps its system columns: set the name back, or write another table",
@@ -296,7 +342,9 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     return {role: stored.get(role, names[role]) for role in wanted}
 
 
-def new_system(roles: Mapping[str, str], state: TableState | None, types: Mapping[str, str]) -> dict[str, Column]:
+def new_system(
+    roles: Mapping[str, str], state: TableState | None, types: Mapping[str, str]
+) -> dict[str, Column]:
     have = state.roles if state else roles
     return {role: Column(name, types[role]) for role, name in roles.items() if role not in have}
 
@@ -330,10 +378,16 @@ def spelled(rows: Relation, names: Sequence[str]) -> list[str]:
 
 def _unique(node: NodeConfig) -> bool:
     """Has a step left one row per key, and none after it changed that? Then nobody needs to count them."""
-    steps = [s for s in (node.transform.steps if node.transform else []) if s.operation != "detect_deletes"]
+    steps = [
+        s
+        for s in (node.transform.steps if node.transform else [])
+        if s.operation != "detect_deletes"
+    ]
     if not steps or node.transformation_sql is not None or steps[-1].operation != "deduplicate":
         return False
-    return {str(k).casefold() for k in steps[-1].params["keys"]} <= {k.casefold() for k in node.write.keys}
+    return {str(k).casefold() for k in steps[-1].params["keys"]} <= {
+        k.casefold() for k in node.write.keys
+    }
 
 
 # --- evaluate and judge ------------------------------------------------------------------------------------
@@ -344,7 +398,13 @@ def evaluate(job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Reco
     try:
         if made.question is None:
             said = slice_.followed.warnings if slice_.followed else ()
-            return Outcome(slice_, rows, made, _evaluate_unkeyed(engine, made), warnings=(*said, *made.warnings))
+            return Outcome(
+                slice_,
+                rows,
+                made,
+                _evaluate_unkeyed(engine, made),
+                warnings=(*said, *made.warnings),
+            )
         return _evaluate_keyed(job, engine, slice_, rows, made)
     except DuplicateKeys:
         raise duplicate_keys(engine, rows, job.node.write.keys) from None
@@ -354,23 +414,31 @@ def _lazy(engine: Engine, made: Reconciled) -> ChangeSet:
     """The change set of a first load; asked for its verbs only when it is committed."""
     assert made.question is not None
     decided = engine.query(made.proposal.rows)
-    return evaluated(made.proposal, engine.query(decisions.additions(decided, made.question, applied=True)), None)
+    return evaluated(
+        made.proposal, engine.query(decisions.additions(decided, made.question, applied=True)), None
+    )
 
 
 def _evaluate_unkeyed(engine: Engine, made: Reconciled) -> ChangeSet:
     proposal = made.proposal
     if proposal.lazy:
         # the filter makes the commit look at every verb: a column that nobody reads raises nothing
-        return evaluated(proposal, engine.query(rows_of(engine.query(proposal.rows)).where(proposal.keep)), None)
+        return evaluated(
+            proposal, engine.query(rows_of(engine.query(proposal.rows)).where(proposal.keep)), None
+        )
     staged = engine.stage(proposal.rows, measures(), proposal.keep)
     counts = Counts(**staged.measures)
     if proposal.removals is Removals.EVERYTHING and made.target is not None:
-        come, go = engine.fetch(appending.difference(staged.relation, made.target, proposal.columns))[0]
+        come, go = engine.fetch(
+            appending.difference(staged.relation, made.target, proposal.columns)
+        )[0]
         counts = Counts(inserted=int(come), deleted=int(go), unchanged=counts.inserted - int(come))
     return evaluated(proposal, staged.relation, counts)
 
 
-def _evaluate_keyed(job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Reconciled) -> Outcome:
+def _evaluate_keyed(
+    job: Job, engine: Engine, slice_: Slice, rows: Relation, made: Reconciled
+) -> Outcome:
     q = made.question
     assert q is not None
     warnings = list(slice_.followed.warnings) if slice_.followed else []
@@ -395,7 +463,9 @@ def _evaluate_keyed(job: Job, engine: Engine, slice_: Slice, rows: Relation, mad
         gone = decisions.all_versions(additions, q)
         additions = engine.query(exp.union(whole, gone, distinct=False))
     changes = evaluated(made.proposal, additions, counts, key_ranges(staged.measures))
-    return Outcome(slice_, rows, made, changes, verdict, staged.relation, staged.measures, tuple(warnings))
+    return Outcome(
+        slice_, rows, made, changes, verdict, staged.relation, staged.measures, tuple(warnings)
+    )
 
 
 def _twice(engine: Engine, q: Question, staged: Staged) -> bool:
@@ -410,12 +480,16 @@ def _twice(engine: Engine, q: Question, staged: Staged) -> bool:
     return bool(engine.fetch(duplicates(new, [c.name for c in q.keys], 1)))
 
 
-def judged(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> tuple[Verdict | None, list[str]]:
+def judged(
+    job: Job, finding: Finding | None, measured: Mapping[str, Any]
+) -> tuple[Verdict | None, list[str]]:
     """The verdict on the deletes that were decided on, and what there is to warn of."""
     verdict, warnings = _judge(job, finding, measured), []
     if verdict and verdict.warning:
         warnings.append(verdict.warning)
-        log.log(INFO if verdict.kind == "skip" else WARNING, "%s: %s", job.node.name, verdict.warning)
+        log.log(
+            INFO if verdict.kind == "skip" else WARNING, "%s: %s", job.node.name, verdict.warning
+        )
     if measured["null_keys"]:
         n = measured["null_keys"]
         verbs = agree(n, "has a NULL in its key and is", "have a NULL in their key and are")
@@ -432,14 +506,22 @@ def _judge(job: Job, finding: Finding | None, measured: Mapping[str, Any]) -> Ve
         alive = finding.living() if found else 0
         left = alive - measured["deleted"] + measured["inserted"] + measured["reopened"]
         return judge(finding.config, found, alive, lambda: left <= 0, job.target.label)
-    if not judged and measured["buried"] and finding.empty(measured):  # it says as little of rows that only come now
+    if (
+        not judged and measured["buried"] and finding.empty(measured)
+    ):  # it says as little of rows that only come now
         return Verdict("skip", 0, measured["alive"])
-    return judge(finding.config, found, measured["alive"], lambda: finding.empty(measured), job.target.label)
+    return judge(
+        finding.config, found, measured["alive"], lambda: finding.empty(measured), job.target.label
+    )
 
 
-def duplicate_keys(engine: Engine, rows: Relation, keys: Sequence[str]) -> DuplicateKeys | ReadError:
+def duplicate_keys(
+    engine: Engine, rows: Relation, keys: Sequence[str]
+) -> DuplicateKeys | ReadError:
     """The error for keys that occur twice, with the first few of them."""
     found = engine.fetch(duplicates(rows, spelled(rows, keys), 5))
     if not found:
-        return ReadError("keys occurred more than once, and then no more: the source changed while it was read")
+        return ReadError(
+            "keys occurred more than once, and then no more: the source changed while it was read"
+        )
     return DuplicateKeys(spelled(rows, keys), int(found[0][-1]), [f[:-1] for f in found])

@@ -15,7 +15,9 @@ from strandline.result import NodeResult
 
 
 @contextmanager
-def boundary(project: Project, name: str, errors: list[StrandlineError]) -> Iterator[list[NodeResult]]:
+def boundary(
+    project: Project, name: str, errors: list[StrandlineError]
+) -> Iterator[list[NodeResult]]:
     """Collects the result of a node; when something goes wrong inside, that is it, and the error is kept."""
     results: list[NodeResult] = []
     began = time.monotonic()
@@ -25,7 +27,9 @@ def boundary(project: Project, name: str, errors: list[StrandlineError]) -> Iter
     except Exception as e:  # noqa: BLE001 – even a fault of ours; its trace goes to the log
         log.error("%s failed", name, exc_info=e)
         errors.append(e if isinstance(e, StrandlineError) else internal(e))
-        results.append(replace(failed(project, name, errors[-1]), seconds=round(time.monotonic() - began, 3)))
+        results.append(
+            replace(failed(project, name, errors[-1]), seconds=round(time.monotonic() - began, 3))
+        )
 
 
 @contextmanager

@@ -40,12 +40,16 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
     wanted = [negate(is_null(col(NOTE)))]
     wanted += [one_of(col(ACTION), _LOUD if job.node.change_log != "all" else (*_LOUD, *_QUIET))]
     columns = [col(c.name) for c in keys]
-    tree = select(*columns, named(key_hash_of(keys), "h"), col(GONE), col(ACTION), col(NOTE), col(STREAK))
+    tree = select(
+        *columns, named(key_hash_of(keys), "h"), col(GONE), col(ACTION), col(NOTE), col(STREAK)
+    )
     found = engine.fetch(tree.from_(table(decided.name)).where(any_of(wanted)))
     rows, names, why = [], [c.name for c in keys], evidence(job, outcome)
     label, mode, at = job.target.label, mode_of(job, outcome), job.at
     for *values, hashed, gone, action, note, streak in found:
-        key = json.dumps(dict(zip(names, values, strict=True)), default=_spelled, ensure_ascii=False)
+        key = json.dumps(
+            dict(zip(names, values, strict=True)), default=_spelled, ensure_ascii=False
+        )
         absent = ANNOUNCED if gone and outcome.slice.followed is None else why
         for verb, reason, times in _entries(job, outcome, absent, action, note, streak):
             rows.append(
@@ -83,7 +87,10 @@ def _anything(job: Job, outcome: Outcome) -> bool:
         return False
     m = outcome.measured
     noted = any(m.get(n) for n in ("deleted", "reopened", "seen", "missing", "approved"))
-    return bool(noted or (job.node.change_log == "all" and outcome.changes.counts and outcome.changes.counts.any))
+    return bool(
+        noted
+        or (job.node.change_log == "all" and outcome.changes.counts and outcome.changes.counts.any)
+    )
 
 
 def _entries(
@@ -102,7 +109,9 @@ def _entries(
             yield "delete", f"{absent}; approved by a person", None
         elif verdict and verdict.kind == "hold":
             yield "hold", f"{absent}; {verdict.reason}", None
-        elif (verdict is None or verdict.applied) and (log != "none" or (config and config.confirm_runs > 1)):
+        elif (verdict is None or verdict.applied) and (
+            log != "none" or (config and config.confirm_runs > 1)
+        ):
             yield "delete", absent, None  # where runs are counted, also to end the count
     elif action in ("reopen", "revive") and log != "none":
         yield "reopen", "seen again after it had been deleted", None
@@ -117,7 +126,12 @@ def _entries(
 def mode_of(job: Job, outcome: Outcome) -> str | None:
     """By which evidence deletes were found."""
     config, followed = job.detection, outcome.slice.followed
-    if config and config.mode is DeleteDetectionMode.FEED and followed and followed.how == "recompute":
+    if (
+        config
+        and config.mode is DeleteDetectionMode.FEED
+        and followed
+        and followed.how == "recompute"
+    ):
         return "recompute"
     return str(config.mode) if config else None
 
@@ -131,7 +145,9 @@ def evidence(job: Job, outcome: Outcome) -> str:
         case DeleteDetectionMode.SQL_COMPARE:
             return "absent from the live source"
         case DeleteDetectionMode.WATERMARK_WINDOW:
-            bounds = ", ".join(f"{lo} <= {n} <= {hi}" for n, (lo, hi) in outcome.slice.window.items())
+            bounds = ", ".join(
+                f"{lo} <= {n} <= {hi}" for n, (lo, hi) in outcome.slice.window.items()
+            )
             return f"absent from the window [{bounds}]"
         case DeleteDetectionMode.FEED if mode_of(job, outcome) == "recompute":
             return "absent from the result, which was computed again as a whole"
@@ -143,7 +159,9 @@ def evidence(job: Job, outcome: Outcome) -> str:
 def _followed(job: Job, outcome: Outcome) -> str:
     """The sources that were followed, with their versions; a planned one has none yet."""
     told = outcome.slice.followed.told if outcome.slice.followed else ""
-    planned = [i.label for i in job.inputs if i.read.feed and lake_of(job, i).location in job.planned]
+    planned = [
+        i.label for i in job.inputs if i.read.feed and lake_of(job, i).location in job.planned
+    ]
     return ", ".join(filter(None, (told, *planned))) or "its source"
 
 
@@ -154,5 +172,10 @@ def sample_deletes(engine: Engine, outcome: Outcome, limit: int = 5) -> list[dic
         return []
     names = [c.name for c in question.keys]
     order = [exp.Ordered(this=col(n)) for n in names]
-    tree = select(*map(col, names)).from_(table(decided.name)).where(one_of(col(ACTION), ("delete",)))
-    return [dict(zip(names, row, strict=True)) for row in engine.fetch(tree.order_by(*order).limit(limit))]
+    tree = (
+        select(*map(col, names)).from_(table(decided.name)).where(one_of(col(ACTION), ("delete",)))
+    )
+    return [
+        dict(zip(names, row, strict=True))
+        for row in engine.fetch(tree.order_by(*order).limit(limit))
+    ]

@@ -12,24 +12,40 @@ from strandline.job import Job
 from strandline.lake import describe
 from strandline.plan.reading import Input, file_column, is_lake, table_of
 from strandline.schema.diff import VOID
-from strandline.sql.expr import all_of, col, count_where, is_null, named, negate, one_of, select, table
+from strandline.sql.expr import (
+    all_of,
+    col,
+    count_where,
+    is_null,
+    named,
+    negate,
+    one_of,
+    select,
+    table,
+)
 from strandline.sql.portable import parse
 from strandline.strategy.changes import ACTION, DROP, METADATA, TOUCHING, ChangeSet
 from strandline.types import Column, Relation, TableState
 from strandline.words import agree
 
 
-def check_columns(job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]) -> None:
+def check_columns(
+    job: Job, rows: Relation, state: TableState | None, roles: Mapping[str, str]
+) -> None:
     """Every column that the configuration names is there, none takes a name of ours, and the table stays what it is."""
     write = job.node.write
     for key in ("keys", "partition_by", "track", "effective_at", "sequence_by"):
         found = getattr(write, key) or ()
         for name in (found,) if isinstance(found, str) else found:
-            stays = key == "track" and state is not None and name in state.schema  # gone from the source only
+            stays = (
+                key == "track" and state is not None and name in state.schema
+            )  # gone from the source only
             column = rows.schema.get(name)
             if column is None and not stays:
                 with located("write", key):
-                    raise UnknownColumn(name, rows.schema.names, where=f"{job.node.name}: write.{key}")
+                    raise UnknownColumn(
+                        name, rows.schema.names, where=f"{job.node.name}: write.{key}"
+                    )
             if column is not None and column.type == VOID and not (state and name in state.schema):
                 with located("write", key):
                     raise _untyped(f"{job.node.name}: write.{key}", name)
@@ -64,7 +80,9 @@ def check_metadata(job: Job, rows: Relation, sources: Mapping[str, Relation]) ->
     for c in rows.schema:
         if c.fold not in METADATA:
             continue
-        holders = [i for i in job.inputs if i.alias in sources and c.name in sources[i.alias].schema]
+        holders = [
+            i for i in job.inputs if i.alias in sources and c.name in sources[i.alias].schema
+        ]
         other = next((i for i in holders if c.fold not in _metadata_of(job, i)), None)
         if holders and other is None:
             continue
@@ -92,7 +110,12 @@ def _metadata_of(job: Job, input_: Input) -> Collection[str]:
 def _check_marked(job: Job, rows: Relation, state: TableState) -> None:
     """A table that this node has not written may have columns of its own under the names of metadata."""
     for c in rows.schema:
-        if c.fold in METADATA and c.name in state.schema and c.fold not in state.metadata and not job.past.memory.known:
+        if (
+            c.fold in METADATA
+            and c.name in state.schema
+            and c.fold not in state.metadata
+            and not job.past.memory.known
+        ):
             raise TableError(
                 f"{job.target.label} has a column `{c.name}` of its own; strandline keeps that name for its metadata",
                 hint="write another table, give the column another name, or leave ours out (add_metadata, a drop step)",
@@ -108,8 +131,13 @@ def _check_kept(job: Job, state: TableState) -> None:
             hint="write another table, or set the mode back",
         )
     if write.mode != "scd2" and "valid_from" in state.roles:
-        raise TableError(f"{job.target.label} keeps versions: it was written with mode: scd2", hint="set the mode back")
-    if not write.keyed and (kept := [name for role, name in state.roles.items() if role != "batch_id"]):
+        raise TableError(
+            f"{job.target.label} keeps versions: it was written with mode: scd2",
+            hint="set the mode back",
+        )
+    if not write.keyed and (
+        kept := [name for role, name in state.roles.items() if role != "batch_id"]
+    ):
         raise TableError(
             f"{job.target.label} keeps one row of each key, and {', '.join(f'`{n}`' for n in kept)} of it: "
             f"it was written with mode: upsert, and mode: {write.mode} would not keep that up",
@@ -132,11 +160,17 @@ def check_required(
     `lacks` are the columns of the table that the rows do not bring.
     """
     rows = changes.additions
-    names = [n for n in (state.required if state else ()) if n in rows.schema and n not in changes.system]
+    names = [
+        n for n in (state.required if state else ()) if n in rows.schema and n not in changes.system
+    ]
     if not names:
         return
     whole = negate(one_of(col(ACTION), (DROP, *TOUCHING)))
-    counted = select(*(named(count_where(is_null(col(n))), n) for n in names)).from_(table(rows.name)).where(whole)
+    counted = (
+        select(*(named(count_where(is_null(col(n))), n) for n in names))
+        .from_(table(rows.name))
+        .where(whole)
+    )
     for name, found in zip(names, engine.fetch(counted)[0], strict=True):
         if not found:
             continue
@@ -160,7 +194,9 @@ def _some(job: Job, engine: Engine, rows: Relation, which: exp.Expr) -> str:
     if not keys:
         return ""
     found = engine.fetch(select(*map(col, keys)).from_(table(rows.name)).where(which).limit(3))
-    return ", for example " + "; ".join(", ".join(f"{k}={v!r}" for k, v in zip(keys, f, strict=True)) for f in found)
+    return ", for example " + "; ".join(
+        ", ".join(f"{k}={v!r}" for k, v in zip(keys, f, strict=True)) for f in found
+    )
 
 
 def _check_filter(job: Job, known: Sequence[str]) -> None:

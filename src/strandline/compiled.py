@@ -37,7 +37,9 @@ class Recorder:
         self.names[relation.name] = f"step_{len(self.parts)}"
         return relation
 
-    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
+    def stage(
+        self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None
+    ) -> Staged:
         """Nothing is evaluated: the rows are a step like any other, and nothing is known of them."""
         kept = tree if keep is None else rows_of(self.query(tree)).where(keep)
         return Staged(self.query(kept), dict.fromkeys(measures))
@@ -51,7 +53,9 @@ class Recorder:
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         raise NotImplementedError("compiling writes nothing")
 
-    def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+    def apply(
+        self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+    ) -> int:
         raise NotImplementedError("compiling writes nothing")
 
 
@@ -65,7 +69,9 @@ def compile_node(job: Job, engine: Engine) -> str:
         rows = history.compiled(job, recorder, transformed, state)
     else:
         rows = batch.reconcile(job, recorder, slice_, transformed, state).proposal.rows
-    parts = [(recorder.names[name], _renamed(tree, recorder.names)) for name, tree in recorder.parts]
+    parts = [
+        (recorder.names[name], _renamed(tree, recorder.names)) for name, tree in recorder.parts
+    ]
     final = _renamed(rows, recorder.names)
     for name, tree in parts:
         final = final.with_(ident(name), as_=tree, copy=False)

@@ -67,7 +67,9 @@ class Wanted:
     def of(self, state: TableState, lake: Table, keys: Sequence[str]) -> TableState:
         """The table as the job sees it: columns that it asks for are no longer strandline's own."""
         if self.versions not in (None, "all", "current"):
-            raise UsageError(f"versions={self.versions!r} is not known", hint='use versions="all" or "current"')
+            raise UsageError(
+                f"versions={self.versions!r} is not known", hint='use versions="all" or "current"'
+            )
         if self.system_columns is not None:
             told = _told_columns(self.system_columns)
             state = replace(state, roles=told_roles(told, state.schema, state.roles, lake.label))
@@ -127,7 +129,12 @@ def nothing(engine: Engine, state: TableState) -> Relation:
 
 
 def since(
-    engine: Engine, lake: Table, state: TableState, after: int, keys: Sequence[str], table_id: str | None = None
+    engine: Engine,
+    lake: Table,
+    state: TableState,
+    after: int,
+    keys: Sequence[str],
+    table_id: str | None = None,
 ) -> Relation | None:
     """What changed after a version of the table with this id; None when neither feed nor snapshots can tell."""
     if table_id not in (None, state.table_id) and not _continued(lake, after, table_id):
@@ -145,11 +152,17 @@ def since(
     return engine.query(_told(moved, columns, verb, _at(state, col(net.WHEN))))
 
 
-def _signed(engine: Engine, lake: Table, state: TableState, after: int, keys: Sequence[str]) -> exp.Query | None:
+def _signed(
+    engine: Engine, lake: Table, state: TableState, after: int, keys: Sequence[str]
+) -> exp.Query | None:
     """The rows that moved: by the feed, else by the snapshots before and after."""
     columns = columns_of(state)
     last = isinstance(state, LastVersions)
-    gap = None if last else format_of(lake).gap(lake, after, state.version, vectors=engine.dialect == "spark")
+    gap = (
+        None
+        if last
+        else format_of(lake).gap(lake, after, state.version, vectors=engine.dialect == "spark")
+    )
     if gap is None and not last:
         feed = FeedSource(lake, after, state.version, columns, _living(state))
         return net.of_feed(engine.scan(feed).relation, columns)
@@ -159,9 +172,16 @@ def _signed(engine: Engine, lake: Table, state: TableState, after: int, keys: Se
         if before is None or not _comparable(before, state, keys):
             return None
         roles = {role: name for role, name in state.roles.items() if name in before.schema}
-        then = snapshot(engine, lake, replace(state, version=before.version, schema=before.schema, roles=roles))
+        then = snapshot(
+            engine, lake, replace(state, version=before.version, schema=before.schema, roles=roles)
+        )
     if gap is not None:
-        log.log(WARNING, "%s: its change feed cannot be read: %s; its snapshots are compared instead", lake.label, gap)
+        log.log(
+            WARNING,
+            "%s: its change feed cannot be read: %s; its snapshots are compared instead",
+            lake.label,
+            gap,
+        )
     return net.of_snapshots(then, snapshot(engine, lake, state), columns)
 
 
@@ -196,7 +216,9 @@ def _told(rows: Relation, columns: Schema, verb: exp.Expr, version: exp.Expr) ->
     return select(*values, named(verb, CHANGE), named(version, VERSION)).from_(table(rows.name))
 
 
-def _by_key(engine: Engine, moved: Relation, lake: Table, state: TableState, keys: Sequence[str]) -> exp.Query:
+def _by_key(
+    engine: Engine, moved: Relation, lake: Table, state: TableState, keys: Sequence[str]
+) -> exp.Query:
     """One row per key: the newest that came, else what is left of the key, else its delete.
 
     Whether a key was there before is asked by a join: Spark cannot optimize a join over a union of rows that hold the
@@ -204,7 +226,9 @@ def _by_key(engine: Engine, moved: Relation, lake: Table, state: TableState, key
     """
     columns, now = columns_of(state), snapshot(engine, lake, state)
     spelled = [c.name if (c := columns.get(k)) else k for k in keys]
-    sides = {sign: engine.query(rows_of(moved).where(eq(col(net.SIGN), lit(sign)))) for sign in (1, -1)}
+    sides = {
+        sign: engine.query(rows_of(moved).where(eq(col(net.SIGN), lit(sign)))) for sign in (1, -1)
+    }
     newest = [ordered(col(net.WHEN), desc=True)]
     came, went = (engine.query(newest_per_key(sides[s], spelled, newest)) for s in (1, -1))
     lost = engine.query(rows_of(went).where(negate(_in(came, went, spelled))))
@@ -216,7 +240,9 @@ def _by_key(engine: Engine, moved: Relation, lake: Table, state: TableState, key
             table(went.name, "w"), on=same_keys(spelled, "w", came.name), join_type="left"
         ),
         _told(one, columns, lit("update"), _at(state, col(net.WHEN))),
-        _told(lost, columns, lit("delete"), _at(state, col(net.WHEN))).where(negate(_in(now, lost, spelled))),
+        _told(lost, columns, lit("delete"), _at(state, col(net.WHEN))).where(
+            negate(_in(now, lost, spelled))
+        ),
     ]
     return exp.union(*parts, distinct=False)
 

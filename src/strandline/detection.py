@@ -62,7 +62,9 @@ class Finding:
     empty: Empty
     warnings: tuple[str, ...] = ()
     gone: Relation | None = None  # keys of which the source itself says that they are gone
-    living: Callable[[], int] | None = None  # how many rows of the table are alive, where not all of them are looked at
+    living: Callable[[], int] | None = (
+        None  # how many rows of the table are alive, where not all of them are looked at
+    )
     live: int | None = None  # how many keys the live source has
 
 
@@ -91,14 +93,18 @@ def find(
     config, step = job.detection, made.detection
     if config is None:
         return None
-    look = _Look(job, engine, config, slice_, rows, step.rows if step else _raw(slice_, rows, config), state)
+    look = _Look(
+        job, engine, config, slice_, rows, step.rows if step else _raw(slice_, rows, config), state
+    )
     _refuse_other_keys(look)
     match config.mode:
         case DeleteDetectionMode.SNAPSHOT_DIFF:
             absence, empty = _snapshot(look)
         case DeleteDetectionMode.SQL_COMPARE:
             absence, number = _live(look)
-            return Finding(config, absence, lambda _: number == 0, tuple(look.warnings), live=number)
+            return Finding(
+                config, absence, lambda _: number == 0, tuple(look.warnings), live=number
+            )
         case DeleteDetectionMode.FEED:
             return _fed(look, made.gone)
         case _:
@@ -143,7 +149,9 @@ def _position(job: Job) -> int:
     return next((number for number, looks in enumerate(looking, start=1) if looks), 0)
 
 
-def _absence(look: _Look, evidence: Telling, *, scope: exp.Expr | None, fresh: bool = True) -> Absence:
+def _absence(
+    look: _Look, evidence: Telling, *, scope: exp.Expr | None, fresh: bool = True
+) -> Absence:
     among = target_filter(look.job, look.engine, look.state)
     parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
@@ -221,7 +229,9 @@ def _live(look: _Look) -> tuple[Absence, int]:
     missing = [k for k in config.keys if k not in relation.schema]
     if missing:
         raise UnknownColumn(
-            missing[0], relation.schema.names, where=f"{look.job.node.name}: sql_compare, {source.label}"
+            missing[0],
+            relation.schema.names,
+            where=f"{look.job.node.name}: sql_compare, {source.label}",
         )
     keys = [named(col(c.name), c.name) for k in config.keys if (c := relation.schema.get(k))]
     whole = all_of(negate(is_null(col(k.alias))) for k in keys)
@@ -233,10 +243,16 @@ def _live(look: _Look) -> tuple[Absence, int]:
 
 def _live_runs(look: _Look, runs: Relation) -> tuple[Absence, int]:
     """The live source's keys, carried as runs of consecutive numbers."""
-    staged = look.engine.stage(rows_of(runs), {"n": key_runs.count(), "runs": exp.Count(this=exp.Star())}, None)
+    staged = look.engine.stage(
+        rows_of(runs), {"n": key_runs.count(), "runs": exp.Count(this=exp.Star())}, None
+    )
     found = staged.measures
-    log.info("%s: the live source has %s keys, in %s runs", look.job.node.name, found["n"], found["runs"])
-    keys = look.engine.query(key_runs.unfold(staged.relation, look.config.keys[0], runs.schema.columns[0].type))
+    log.info(
+        "%s: the live source has %s keys, in %s runs", look.job.node.name, found["n"], found["runs"]
+    )
+    keys = look.engine.query(
+        key_runs.unfold(staged.relation, look.config.keys[0], runs.schema.columns[0].type)
+    )
     return _absence(look, LiveKeys(keys), scope=None), int(found["n"])
 
 
@@ -247,29 +263,48 @@ def _fed(look: _Look, gone: Relation | None) -> Finding:
     """What a feed says is gone, and what is still held; or, where everything was computed again, what is not in it."""
     evidence, followed = look.slice_.evidence, look.slice_.followed
     keys = [c for k in look.job.keys if (c := look.rows.schema.get(k))]
-    if not all(hashable(c) for c in keys):  # a hold that cannot be noted would be a delete that is lost
-        strict = {"on_threshold_breach": "error"} if look.config.on_threshold_breach == "hold" else {}
+    if not all(
+        hashable(c) for c in keys
+    ):  # a hold that cannot be noted would be a delete that is lost
+        strict = (
+            {"on_threshold_breach": "error"} if look.config.on_threshold_breach == "hold" else {}
+        )
         strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
         look.config = look.config.model_copy(update=strict)
     if followed is not None and isinstance(evidence, Snapshot):
         absence = replace(_absence(look, evidence.over(look.rows), scope=None), result=True)
-        return Finding(look.config, absence, lambda measured: not measured["came"], tuple(look.warnings))
+        return Finding(
+            look.config, absence, lambda measured: not measured["came"], tuple(look.warnings)
+        )
     absence = _absence(look, Changes(look.rows), scope=None)  # what is not among them is as it was
-    target = look.engine.scan(LakeSource(look.job.target, look.state.version)).relation if look.state else None
+    target = (
+        look.engine.scan(LakeSource(look.job.target, look.state.version)).relation
+        if look.state
+        else None
+    )
     if absence.notes is not None and target is not None and look.state is not None:
-        held = look.engine.query(held_keys(target, look.state.roles, absence.notes, look.rows, keys))
+        held = look.engine.query(
+            held_keys(target, look.state.roles, absence.notes, look.rows, keys)
+        )
         gone = held if gone is None else look.engine.query(together(gone, held))
     if followed is not None and followed.how == "first" and look.state is not None:
         log.info("%s: first read of a feed, no deletes are looked for", look.job.node.name)
 
     def alive() -> int:
-        return count(look.engine, look.engine.query(_in_question(look, target))) if target is not None else 0
+        return (
+            count(look.engine, look.engine.query(_in_question(look, target)))
+            if target is not None
+            else 0
+        )
 
     return Finding(look.config, absence, lambda _: False, tuple(look.warnings), gone, alive)
 
 
 def _in_question(look: _Look, target: Relation) -> exp.Select:
-    parts = [living(look.state.roles) if look.state else exp.true(), target_filter(look.job, look.engine, look.state)]
+    parts = [
+        living(look.state.roles) if look.state else exp.true(),
+        target_filter(look.job, look.engine, look.state),
+    ]
     return rows_of(target).where(all_of(p for p in parts if p is not None))
 
 
@@ -328,13 +363,22 @@ def _window_scope(look: _Look, bounds: dict[str, tuple[Any, Any]]) -> exp.Expr |
         log.info("%s: the read found no rows, so its window says nothing", node)
         return None
     for name, (low, high) in bounds.items():
-        log.info("%s: Delete detection window for column '%s': [%s <= %s <= %s]", node, name, low, name, high)
+        log.info(
+            "%s: Delete detection window for column '%s': [%s <= %s <= %s]",
+            node,
+            name,
+            low,
+            name,
+            high,
+        )
         if too_wide := _gap(look, name, high):
             look.warn(too_wide)
             return None
     told = {name: bound for name, bound in bounds.items() if _comparable(look, name, look.state)}
     if not told:
-        log.info("%s: no watermark column is left to tell the window by; no deletes are inferred", node)
+        log.info(
+            "%s: no watermark column is left to tell the window by; no deletes are inferred", node
+        )
         return None
     if not decided_by(look.job.inputs[0].read, list(told)):
         look.warn("what is left of the window is wider than what was read; no deletes are inferred")
@@ -355,19 +399,29 @@ def _read_before(look: _Look) -> bool:
     whether what the table holds came from this source at all.
     """
     known, window = {name.casefold() for name in look.job.past.marks()}, look.slice_.window
-    return bool(window) and all(low is not None and name.casefold() in known for name, (low, _) in window.items())
+    return bool(window) and all(
+        low is not None and name.casefold() in known for name, (low, _) in window.items()
+    )
 
 
 def _comparable(look: _Look, name: str, state: TableState) -> bool:
     """Does the table keep a mark as it was read? One of another type lies elsewhere: a day is not its hours."""
     kept, read = state.schema.get(name), next(iter(look.slice_.rows.values())).schema.get(name)
     if kept is None:
-        look.warn(f"Watermark column '{name}' not found in target schema; skipping it for delete detection.")
+        look.warn(
+            f"Watermark column '{name}' not found in target schema; skipping it for delete detection."
+        )
         return False
     if (found := rewritten(look.job.node, [name], 0)) is not None:
-        look.warn(f"Watermark column '{name}' is written anew by {found[1]}; skipping it for delete detection.")
+        look.warn(
+            f"Watermark column '{name}' is written anew by {found[1]}; skipping it for delete detection."
+        )
         return False
-    if read is None or kept.type == read.type or family(kept.type) == family(read.type) == "integer":
+    if (
+        read is None
+        or kept.type == read.type
+        or family(kept.type) == family(read.type) == "integer"
+    ):
         return True
     types = f"is of type {kept.type} in the table and {read.type} at the source"
     look.warn(f"Watermark column '{name}' {types}; skipping it for delete detection.")
@@ -376,7 +430,10 @@ def _comparable(look: _Look, name: str, state: TableState) -> bool:
 
 def _gap(look: _Look, name: str, high: Any) -> str | None:
     """A pause that was too long: what was changed and changed again meanwhile may look deleted."""
-    limit, marks = look.config.max_window_gap, {n.casefold(): m for n, m in look.job.past.marks().items()}
+    limit, marks = (
+        look.config.max_window_gap,
+        {n.casefold(): m for n, m in look.job.past.marks().items()},
+    )
     mark = marks.get(name.casefold())
     allowed = duration(limit) if isinstance(limit, str) else limit
     if allowed is None or mark is None:
@@ -387,7 +444,9 @@ def _gap(look: _Look, name: str, high: Any) -> str | None:
         column = f"column `{name}` of type {mark.type}"
         raise ReadError(
             f"{look.job.node.name}: max_window_gap: {limit} cannot be compared with {column}",
-            hint="a text has no distance: leave it out" if isinstance(high, str) else "give a plain number",
+            hint="a text has no distance: leave it out"
+            if isinstance(high, str)
+            else "give a plain number",
         )
     if times and not isinstance(allowed, timedelta):
         allowed = timedelta(days=float(allowed))
@@ -398,7 +457,9 @@ def _gap(look: _Look, name: str, high: Any) -> str | None:
 
 def _partitions(look: _Look) -> list[exp.Expr]:
     state = look.state
-    columns = [c for p in (state.partition_by if state else ()) if state and (c := state.schema.get(p))]
+    columns = [
+        c for p in (state.partition_by if state else ()) if state and (c := state.schema.get(p))
+    ]
     columns = [c for c in columns if c.name in look.rows.schema]
     if not columns:
         return []

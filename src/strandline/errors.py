@@ -57,7 +57,13 @@ class StrandlineError(Exception):
 
     def as_dict(self) -> dict[str, Any]:
         """The shape that `--json` prints under `error`."""
-        return {"code": self.code, "message": self.message, "file": self.file, "line": self.line, "hint": self.hint}
+        return {
+            "code": self.code,
+            "message": self.message,
+            "file": self.file,
+            "line": self.line,
+            "hint": self.hint,
+        }
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,13 @@ class Problem:
     excerpt: str | None = None  # the lines around it, where their layout is what is wrong
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
+        where = (
+            f"{self.file}:{self.line}: "
+            if self.file and self.line
+            else f"{self.file}: "
+            if self.file
+            else ""
+        )
         key = f"{self.key}: " if self.key else ""
         shown = f"\n{self.excerpt}" if self.excerpt else ""
         return f"{where}{key}{self.message}{shown}" + (f"\n    → {self.hint}" if self.hint else "")
@@ -84,7 +96,9 @@ class ConfigError(StrandlineError):
     code = "config"
     exit_code = 2
 
-    def __init__(self, problems: Sequence[Problem] | Problem | str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, problems: Sequence[Problem] | Problem | str, *, hint: str | None = None
+    ) -> None:
         if isinstance(problems, str):
             problems = [Problem(problems, hint=hint)]
         self.problems = [problems] if isinstance(problems, Problem) else list(problems)
@@ -200,8 +214,14 @@ class UnknownColumn(TransformError):
 
     code = "unknown_column"
 
-    def __init__(self, column: str, known: Iterable[str] | Mapping[str, Iterable[str]], *, where: str) -> None:
-        groups = {k: list(v) for k, v in known.items()} if isinstance(known, Mapping) else {"": list(known)}
+    def __init__(
+        self, column: str, known: Iterable[str] | Mapping[str, Iterable[str]], *, where: str
+    ) -> None:
+        groups = (
+            {k: list(v) for k, v in known.items()}
+            if isinstance(known, Mapping)
+            else {"": list(known)}
+        )
         self.column, self.known = column, [name for names in groups.values() for name in names]
         super().__init__(
             f"{where}: there is no column `{column}`; {_columns(column, groups)}",
@@ -215,7 +235,10 @@ def _columns(wanted: str, groups: Mapping[str, Sequence[str]]) -> str:
     if len(listed) > _SHOWN:
         near = difflib.get_close_matches(wanted, listed, n=10, cutoff=0)
         return f"there are {len(listed)}, the nearest: {', '.join(near)}"
-    texts = [f"{k}: {', '.join(names)}" if len(groups) > 1 else ", ".join(names) for k, names in groups.items()]
+    texts = [
+        f"{k}: {', '.join(names)}" if len(groups) > 1 else ", ".join(names)
+        for k, names in groups.items()
+    ]
     return f"there are: {'; '.join(texts) or 'none'}"
 
 
@@ -225,10 +248,17 @@ class DuplicateKeys(NodeError):
     code = "duplicate_keys"
 
     def __init__(
-        self, keys: Sequence[str], count: int, samples: Sequence[Sequence[Any]], *, hint: str | None = None
+        self,
+        keys: Sequence[str],
+        count: int,
+        samples: Sequence[Sequence[Any]],
+        *,
+        hint: str | None = None,
     ) -> None:
         self.keys, self.count, self.samples = list(keys), count, [list(s) for s in samples]
-        shown = "; ".join(", ".join(f"{k}={v!r}" for k, v in zip(keys, s, strict=True)) for s in samples)
+        shown = "; ".join(
+            ", ".join(f"{k}={v!r}" for k, v in zip(keys, s, strict=True)) for s in samples
+        )
         super().__init__(
             f"{plural(count, 'key')} of ({', '.join(keys)}) {agree(count, 'occurs', 'occur')} more than once "
             f"in the rows to write, for example {shown}",
@@ -246,7 +276,9 @@ class DeleteThresholdExceeded(NodeError):
         "or use on_threshold_breach: hold and approve them"
     )
 
-    def __init__(self, reason: str, *, percent: float, found: int, alive: int, hint: str | None = None) -> None:
+    def __init__(
+        self, reason: str, *, percent: float, found: int, alive: int, hint: str | None = None
+    ) -> None:
         self.percent, self.found, self.alive = percent, found, alive
         super().__init__(reason, hint=hint or self.advice)
 
@@ -326,7 +358,9 @@ def located(*loc: str | int) -> Iterator[None]:
 def internal(error: Exception) -> NodeError:
     """A fault of strandline itself, told in one line; its trace goes along for `--debug`."""
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    wrapped = NodeError(f"internal error: {type(error).__name__}: {first}", hint="--debug shows where")
+    wrapped = NodeError(
+        f"internal error: {type(error).__name__}: {first}", hint="--debug shows where"
+    )
     wrapped.__cause__ = error
     return wrapped
 

@@ -67,15 +67,25 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
     given = _keys(job, key)
     past = commits(job.target)
     if not past:
-        raise ReadError(f"there is no table {job.target.label} yet", hint=f"run node `{job.node.name}` first")
+        raise ReadError(
+            f"there is no table {job.target.label} yet", hint=f"run node `{job.node.name}` first"
+        )
     state = describe(job.target)
     schema, roles = (state.schema, state.roles) if state else (Schema(()), {})
-    value, undone, label = _typed(given, schema), _undone(store, job.target.label, past), job.target.label
-    mine = (c for c in store.changes(also=undone) if c.target_table == label)  # whatever its node was called
+    value, undone, label = (
+        _typed(given, schema),
+        _undone(store, job.target.label, past),
+        job.target.label,
+    )
+    mine = (
+        c for c in store.changes(also=undone) if c.target_table == label
+    )  # whatever its node was called
     noted = [c for c in mine if _is(json.loads(c.key), value, schema)]
     events, now = _from_table(job, past, value, noted, roles)
     events += [
-        Event(c.at, _NOTES[c.verb], c.reason, c.run_id, c.batch, None, c.mode) for c in noted if c.verb in _NOTES
+        Event(c.at, _NOTES[c.verb], c.reason, c.run_id, c.batch, None, c.mode)
+        for c in noted
+        if c.verb in _NOTES
     ]
     events = [replace(e, undone_by=undone.get(e.run_id or "")) for e in events]
     events.sort(key=lambda e: (e.batch if e.batch is not None else 0, e.version or 0, e.at))
@@ -92,12 +102,15 @@ def _undone(store: DeltaStore, table: str, past: Sequence[Commit]) -> dict[str, 
 def _keys(job: Job, key: Mapping[str, Any]) -> dict[str, str | None]:
     wanted = {k.casefold(): k for k in job.node.write.keys}
     if not wanted:
-        raise UsageError(f"node `{job.node.name}` writes with mode: {job.node.write.mode}, which knows no keys")
+        raise UsageError(
+            f"node `{job.node.name}` writes with mode: {job.node.write.mode}, which knows no keys"
+        )
     given = {k.casefold(): v for k, v in key.items()}
     if given.keys() != wanted.keys():
         shown = " ".join(f"--key {k}=…" for k in job.node.write.keys)
         raise UsageError(
-            f"the keys of node `{job.node.name}` are {', '.join(job.node.write.keys)}", hint=f"give {shown}"
+            f"the keys of node `{job.node.name}` are {', '.join(job.node.write.keys)}",
+            hint=f"give {shown}",
         )
     return {wanted[k]: _spelled(v) for k, v in given.items()}
 
@@ -145,14 +158,18 @@ def _from_table(
     """The events that the table's own versions tell, and the row as it is now."""
     events: list[Event] = []
     before: list[dict[str, Any]] | None = []
-    reasons = {(c.run_id, c.batch): c for c in noted if c.verb in ("delete", "reopen", "insert", "update")}
+    reasons = {
+        (c.run_id, c.batch): c for c in noted if c.verb in ("delete", "reopen", "insert", "update")
+    }
     for commit in past:
         after = _ordered(format_of(job.target).rows_at(job.target, commit.version, key), roles)
         if after is None:
             before = None
             continue
         if before is None:
-            events.append(Event(commit.at, _SKIPPED, "older versions of the table are no longer there"))
+            events.append(
+                Event(commit.at, _SKIPPED, "older versions of the table are no longer there")
+            )
         elif told := _told(before, after, roles):
             events.append(_event(commit, told, (before, after), reasons, roles))
         before = after
@@ -170,7 +187,9 @@ def _lost(job: Job, newest: int) -> ReadError:
     )
 
 
-def _ordered(rows: list[dict[str, Any]] | None, roles: Mapping[str, str]) -> list[dict[str, Any]] | None:
+def _ordered(
+    rows: list[dict[str, Any]] | None, roles: Mapping[str, str]
+) -> list[dict[str, Any]] | None:
     """The versions of a row, the newest last."""
     begins = roles.get("valid_from")
     return sorted(rows, key=lambda r: r[begins]) if rows and begins in rows[0] else rows
@@ -193,10 +212,14 @@ def _event(
     else:
         reason = row.reason if row else "read from the source"
     changed = _changed(*rows, roles) if told != "inserted" and all(rows) else {}
-    return Event(commit.at, told, reason, run_id, batch, commit.version, row.mode if row else None, changed)
+    return Event(
+        commit.at, told, reason, run_id, batch, commit.version, row.mode if row else None, changed
+    )
 
 
-def _told(before: list[dict[str, Any]], after: list[dict[str, Any]], roles: Mapping[str, str]) -> str | None:
+def _told(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], roles: Mapping[str, str]
+) -> str | None:
     """What happened between two versions of the table, as far as this key is concerned."""
     if _same(before, after):
         return None
@@ -212,7 +235,9 @@ def _same(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
     """A column that was added and is NULL changes nothing."""
 
     def told(rows: list[dict[str, Any]]) -> list[str]:
-        return sorted(repr(sorted((k, repr(v)) for k, v in r.items() if v is not None)) for r in rows)
+        return sorted(
+            repr(sorted((k, repr(v)) for k, v in r.items() if v is not None)) for r in rows
+        )
 
     return told(before) == told(after)
 
@@ -229,4 +254,6 @@ def _changed(
     """The columns of the newest row that changed; metadata and the hash aside."""
     old, new = before[-1], after[-1]
     quiet = {*METADATA, roles.get("row_hash", "").casefold()}
-    return {k: (old.get(k), v) for k, v in new.items() if old.get(k) != v and k.casefold() not in quiet}
+    return {
+        k: (old.get(k), v) for k, v in new.items() if old.get(k) != v and k.casefold() not in quiet
+    }

@@ -24,7 +24,16 @@ from strandline.transform import registry
 from strandline.transform.registry import EngineContext
 from strandline.types import Column, Relation
 
-_ROW_BY_ROW = {"filter", "rename", "cast", "derive", "select", "drop", "hash_columns", "generate_surrogate_key"}
+_ROW_BY_ROW = {
+    "filter",
+    "rename",
+    "cast",
+    "derive",
+    "select",
+    "drop",
+    "hash_columns",
+    "generate_surrogate_key",
+}
 _NUMBER = re.compile(r"(\d{4}-\d{2}-\d{2}|\d+)")
 
 
@@ -44,7 +53,11 @@ class Newest:
 def by_file(job: Job, input_: Input) -> bool:
     """Does a full read of files tell its extracts by their names?"""
     config = job.detection
-    if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF or input_.read.path is None:
+    if (
+        config is None
+        or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF
+        or input_.read.path is None
+    ):
         return False
     return (config.snapshot_column or "").casefold() == SOURCE_FILE and not input_.read.limited
 
@@ -53,7 +66,9 @@ def newest_file(job: Job, names: Iterable[str]) -> tuple[str | None, Newest]:
     """The file that is the newest extract, by its name; one without a row is an extract too."""
     found = sorted(names)
     _refuse_names(job, found)
-    return (found[-1] if found else None), _judged(job, Column(SOURCE_FILE, "string"), found[-1] if found else None)
+    return (found[-1] if found else None), _judged(
+        job, Column(SOURCE_FILE, "string"), found[-1] if found else None
+    )
 
 
 def newest_value(job: Job, engine: Engine, rows: Relation, name: str) -> Newest:
@@ -69,7 +84,9 @@ def newest_value(job: Job, engine: Engine, rows: Relation, name: str) -> Newest:
     if column.fold == SOURCE_FILE:
         names = engine.fetch(select(col(column.name)).distinct().from_(table(made.name)))
         _refuse_names(job, sorted(n for (n,) in names if n is not None))
-    highest = engine.fetch(select(named(exp.Max(this=col(column.name)), "m")).from_(table(made.name)))[0][0]
+    highest = engine.fetch(
+        select(named(exp.Max(this=col(column.name)), "m")).from_(table(made.name))
+    )[0][0]
     return _judged(job, column, highest, after)
 
 
@@ -150,7 +167,9 @@ def _clash(names: list[str]) -> tuple[str, str] | None:
     if len(differing) > 1:
         one, other, *_ = differing.values()
         return one, other
-    dates = {i for i in range(1, len(first), 2) if all(_is_date(parts[i]) for parts in (first, *others))}
+    dates = {
+        i for i in range(1, len(first), 2) if all(_is_date(parts[i]) for parts in (first, *others))
+    }
     for i, name in differing.items():
         if dates and i not in dates:  # the day stays: these are parts of one extract
             return names[0], name

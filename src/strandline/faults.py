@@ -54,7 +54,9 @@ POINTS = {
     "undo.after": "after the undo of one table",
     "run.end": "every node has ended",
 }
-_SPEC = re.compile(r"(?P<point>[a-z.]+)(@(?P<node>[^#:]+))?(#(?P<time>[1-9]\d*))?:(?P<action>kill|raise|pause)")
+_SPEC = re.compile(
+    r"(?P<point>[a-z.]+)(@(?P<node>[^#:]+))?(#(?P<time>[1-9]\d*))?:(?P<action>kill|raise|pause)"
+)
 
 Hook = Callable[[str, str | None], None]
 

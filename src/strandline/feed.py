@@ -48,7 +48,9 @@ class Sources:
 
     def __init__(self, job: Job, engine: Engine, *, fresh: bool, silent: bool = False) -> None:
         self.job, self.engine, self.fresh = job, engine, fresh  # fresh: nothing was followed before
-        self.silent = silent  # the node does not follow changes: how they were found is not worth a warning
+        self.silent = (
+            silent  # the node does not follow changes: how they were found is not worth a warning
+        )
         self.scans: list[Scan] = []  # of changes
         self.snapshots: list[Scan] = []
         self.said: list[str] = []
@@ -58,7 +60,10 @@ class Sources:
 
     def _state(self, input_: Input) -> TableState | None:
         """What the table is at this moment; None for a planned table, and for what is no table of the lake."""
-        if not is_lake(self.job.project, input_.read) or lake_of(self.job, input_).location in self.job.planned:
+        if (
+            not is_lake(self.job.project, input_.read)
+            or lake_of(self.job, input_).location in self.job.planned
+        ):
             return None
         _, state = source_of(self.job.project, self.job.node, input_)
         return state
@@ -75,7 +80,9 @@ class Sources:
         return found
 
     def versions(self) -> dict[str, int]:
-        return {i.label: s.version for i in self.job.inputs if (s := self.states[i.alias]) is not None}
+        return {
+            i.label: s.version for i in self.job.inputs if (s := self.states[i.alias]) is not None
+        }
 
     # --- as it is ------------------------------------------------------------------------------------------
 
@@ -114,7 +121,10 @@ class Sources:
         found = None if self.fresh else self.job.past.memory.sources.get(input_.key)
         if found:
             return found.table_id, found.version
-        start, state = input_.read.feed.from_version if input_.read.feed else None, self.states[input_.alias]
+        start, state = (
+            input_.read.feed.from_version if input_.read.feed else None,
+            self.states[input_.alias],
+        )
         if start is None or state is None:
             return None
         if start > state.version + 1:
@@ -168,12 +178,24 @@ class Sources:
         if state.table_id != table_id:
             return self._unknown(input_, f"{input_.label} was made anew since")
         if state.version < after:
-            return self._unknown(input_, f"{input_.label} is at version {state.version}, older than {after}")
-        if by_last(input_.read, state.roles):  # a deleted version stays as it is when a new one follows it
+            return self._unknown(
+                input_, f"{input_.label} is at version {state.version}, older than {after}"
+            )
+        if by_last(
+            input_.read, state.roles
+        ):  # a deleted version stays as it is when a new one follows it
             return self._difference(input_, self.then(input_), "the last versions are compared")
-        if gap := format_of(lake).gap(lake, after, state.version, vectors=self.engine.dialect == "spark"):
+        if gap := format_of(lake).gap(
+            lake, after, state.version, vectors=self.engine.dialect == "spark"
+        ):
             return self._compared(input_, gap)
-        feed = FeedSource(lake, after, state.version, self.columns(input_), kept(self.job, input_, state.roles, None))
+        feed = FeedSource(
+            lake,
+            after,
+            state.version,
+            self.columns(input_),
+            kept(self.job, input_, state.roles, None),
+        )
         scan = self.engine.scan(feed)
         self.scans.append(scan)
         return self._staged(net.of_feed(scan.relation, feed.columns), feed.columns)
@@ -189,18 +211,26 @@ class Sources:
     def _difference(self, input_: Input, then: Relation | None, reason: str) -> Moved:
         """What moved between the snapshot of the last batch and that of this one."""
         if then is None:
-            return self._unknown(input_, f"{reason}, and {input_.label} as it was then can no longer be read")
+            return self._unknown(
+                input_, f"{reason}, and {input_.label} as it was then can no longer be read"
+            )
         columns = self.columns(input_)
         found = self._staged(net.of_snapshots(then, self.now(input_), columns), columns)
         self.scans.append(Scan(self.now(input_), lambda: found.came + found.went))
         return found
 
     def _unknown(self, input_: Input, reason: str) -> Moved:
-        return Moved(unknown=reason if self.silent else f"{input_.label}: its change feed cannot be read: {reason}")
+        return Moved(
+            unknown=reason
+            if self.silent
+            else f"{input_.label}: its change feed cannot be read: {reason}"
+        )
 
     def _staged(self, signed: exp.Query, columns: Schema) -> Moved:
         staged = self.engine.stage(net.net(signed, columns), net.measures(), None)
-        came, went = (1 if n is None else int(n) for n in map(staged.measures.get, ("came", "went")))
+        came, went = (
+            1 if n is None else int(n) for n in map(staged.measures.get, ("came", "went"))
+        )
         return Moved(staged.relation, came, went)
 
     def side(self, input_: Input, moved: Moved, sign: int) -> Relation:
@@ -223,7 +253,9 @@ class Sources:
 
     def say(self, text: str, input_: Input | None = None) -> None:
         """A line for the log and for the result."""
-        planned = input_ is not None and self.states[input_.alias] is None  # a plan compares snapshots anyway
+        planned = (
+            input_ is not None and self.states[input_.alias] is None
+        )  # a plan compares snapshots anyway
         quiet = self.silent or planned
         log.log(INFO if quiet else WARNING, "%s: %s", self.job.node.name, text)
         if not quiet:

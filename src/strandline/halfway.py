@@ -40,7 +40,9 @@ def half_undone(jobs: Sequence[Job], runner: Runner, running: Collection[str]) -
         return []
     store, project = runner.store, jobs[0].project
     history = store.all_runs()
-    for job in (j for j in jobs if j.node.name in running):  # it may have landed and died before its record
+    for job in (
+        j for j in jobs if j.node.name in running
+    ):  # it may have landed and died before its record
         with suppress(CommitConflict):  # what only a run can tell
             history = [*runner.unrecorded(job), *history]
     mine = [r for r in history if r.project == project.config.project and r.recorded]
@@ -52,7 +54,9 @@ def half_undone(jobs: Sequence[Job], runner: Runner, running: Collection[str]) -
     for run_id, rows in begun.items():
         if any(_went_on(row, mine) for row in rows):
             continue
-        with suppress(UsageError, UndoRefused):  # all of it is undone, or somebody has gone on from there
+        with suppress(
+            UsageError, UndoRefused
+        ):  # all of it is undone, or somebody has gone on from there
             left = [job.node.name for job, _ in planned(jobs, run_id, history, noted_in(store))]
             found.append(HalfUndone(run_id, rows[0].run_id, left))
     return found
@@ -62,7 +66,9 @@ def _by_the_run(jobs: Sequence[Job], row: RunRow, undone: str, history: Sequence
     """Did a run take this back itself, because another target of the same node failed? The rest of it is wanted."""
     names = jobs[0].project.together(row.node)
     return len(names) > 1 and any(
-        r.run_id == undone and r.node in names and r.status == "failed" for r in history if not r.takes_back
+        r.run_id == undone and r.node in names and r.status == "failed"
+        for r in history
+        if not r.takes_back
     )
 
 

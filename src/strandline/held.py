@@ -30,7 +30,9 @@ class Held:
         """The open holds of a run, in the order of the graph; an error when there are none."""
         found, writers = open_holds(self.changes, run_id), self._writers()
         by_node = {writers.get(table, rows[0].node): rows for table, rows in found.items()}
-        if known := {job.node.name: by_node[job.node.name] for job in self.jobs if job.node.name in by_node}:
+        if known := {
+            job.node.name: by_node[job.node.name] for job in self.jobs if job.node.name in by_node
+        }:
             return known
         if found:
             names = ", ".join(f"`{rows[0].node}`" for rows in found.values())
@@ -40,7 +42,9 @@ class Held:
             )
         others = sorted({r.run_id for rows in open_holds(self.changes).values() for r in rows})
         hint = f"deletes are held by: {', '.join(others)}" if others else "no deletes are held"
-        raise UsageError(f"run `{run_id}` holds no deletes", hint=did_you_mean(run_id, others) or hint)
+        raise UsageError(
+            f"run `{run_id}` holds no deletes", hint=did_you_mean(run_id, others) or hint
+        )
 
     def unapprovable(self, name: str, held: Sequence[ChangeRow]) -> UsageError | None:
         """Why no run can apply the held deletes of a node; None when one can look again for their keys."""
@@ -53,7 +57,9 @@ class Held:
             hint = f"a run makes it anew from its sources: strandline run --select {name}"
         if why is None:
             return None
-        return UsageError(f"the deletes held by run {held[0].run_id} cannot be approved: {why}", hint=hint)
+        return UsageError(
+            f"the deletes held by run {held[0].run_id} cannot be approved: {why}", hint=hint
+        )
 
     def _writers(self) -> dict[str, str]:
         return {job.target.label: job.node.name for job in self.jobs}

@@ -47,7 +47,15 @@ from strandline.sql.expr import (
 )
 from strandline.strategy import decisions, events, fold
 from strandline.strategy.announced import ANNOUNCED, announcing
-from strandline.strategy.changes import ACTION, ChangeSet, Proposal, Removals, evaluated, key_ranges, range_measures
+from strandline.strategy.changes import (
+    ACTION,
+    ChangeSet,
+    Proposal,
+    Removals,
+    evaluated,
+    key_ranges,
+    range_measures,
+)
 from strandline.strategy.events import BATCH, INSTANT, TIMES, Course
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question
@@ -98,7 +106,11 @@ def course_of(job: Job, columns: Schema) -> Course:
         return found.name if found else name
 
     quiet = (write.effective_at, write.sequence_by)
-    tracked = [spelled(n) for n in write.track] if write.track else fold.tracked(columns.columns, write.keys, quiet)
+    tracked = (
+        [spelled(n) for n in write.track]
+        if write.track
+        else fold.tracked(columns.columns, write.keys, quiet)
+    )
     return Course(
         tuple(map(spelled, job.keys)),
         columns,
@@ -115,7 +127,9 @@ def course_of(job: Job, columns: Schema) -> Course:
 # --- a batch -----------------------------------------------------------------------------------------------
 
 
-def prepare(job: Job, engine: Engine, slice_: Slice, made: Transformed, state: TableState | None) -> Outcome:
+def prepare(
+    job: Job, engine: Engine, slice_: Slice, made: Transformed, state: TableState | None
+) -> Outcome:
     """Reconcile, evaluate and judge: the new events, and the change set that their chains make."""
     book = book_of(job, engine, state)
     come, course, shape = _come(job, engine, book, made.rows, state)
@@ -128,7 +142,9 @@ def prepare(job: Job, engine: Engine, slice_: Slice, made: Transformed, state: T
     new = engine.stage(events.fresh(come, book.rows, course), _measures(), None)
     _refuse_null(job, engine, new, course)
     landing = _landing(book, shape, new, course)
-    outcome = folded(job, engine, _touched(job, engine, book, new.relation, course, state), course, state)
+    outcome = folded(
+        job, engine, _touched(job, engine, book, new.relation, course, state), course, state
+    )
     told = _told(engine, outcome, judged, course)
     counts = replace(outcome.changes.counts or Counts(), held=judged.held)
     made_ = replace(outcome.made, question=judged.question, finding=found)
@@ -166,7 +182,9 @@ def _come(
         kind = when.type if when else "missing"
         raise TransformError(
             f"{job.node.name}: write.effective_at: column `{job.node.write.effective_at}` is {kind}, not a time",
-            hint="cast it: {operation: cast, params: {columns: {" + (when.name if when else "") + ": timestamp}}}",
+            hint="cast it: {operation: cast, params: {columns: {"
+            + (when.name if when else "")
+            + ": timestamp}}}",
         )
     _, rows = batches.partitioned(job, engine, rows, state)
     system = book.state.system if book.state else ()
@@ -181,15 +199,24 @@ def _come(
 
 
 def _measures() -> dict[str, exp.Expr]:
-    return {"n": cast(exp.Count(this=exp.Star()), "bigint"), "nulls": count_where(is_null(col(INSTANT)))}
+    return {
+        "n": cast(exp.Count(this=exp.Star()), "bigint"),
+        "nulls": count_where(is_null(col(INSTANT))),
+    }
 
 
 def _refuse_null(job: Job, engine: Engine, staged: Staged, course: Course) -> None:
     if not staged.measures["nulls"]:
         return
-    lost = select(*map(col, course.keys)).from_(table(staged.relation.name)).where(is_null(col(INSTANT))).limit(5)
+    lost = (
+        select(*map(col, course.keys))
+        .from_(table(staged.relation.name))
+        .where(is_null(col(INSTANT)))
+        .limit(5)
+    )
     shown = "; ".join(
-        ", ".join(f"{k}={v}" for k, v in zip(course.keys, row, strict=True)) for row in engine.fetch(lost)
+        ", ".join(f"{k}={v}" for k, v in zip(course.keys, row, strict=True))
+        for row in engine.fetch(lost)
     )
     n = staged.measures["nulls"]
     raise TransformError(
@@ -216,7 +243,9 @@ class _Judged:
     question: Question
     decided: Relation | None = None
     verdict: Verdict | None = None
-    measured: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(decisions.decision_measures(), 0))
+    measured: Mapping[str, Any] = field(
+        default_factory=lambda: dict.fromkeys(decisions.decision_measures(), 0)
+    )
     warnings: tuple[str, ...] = ()
 
     @property
@@ -240,7 +269,9 @@ def _question(job: Job, engine: Engine, course: Course, state: TableState | None
     target = batches.target_rows(job, engine, state)
     keeping = Keeping(course.keys, roles, course.at, hard=course.hard)
     none = Relation("", keys)
-    return Question(none, target, Fit(keys), keeping, unique=True, stored=stored, gone=GONE, woven=True)
+    return Question(
+        none, target, Fit(keys), keeping, unique=True, stored=stored, gone=GONE, woven=True
+    )
 
 
 def _look(
@@ -255,15 +286,23 @@ def _look(
     """Decide with one row per key of the slice; what that says becomes events beside those of the slice."""
     rows = engine.query(events.newest(come, course))
     question = replace(judged.question, rows=rows, absence=found.absence)
-    if found.gone is not None:  # a feed decides about the keys that it says are gone; deletes of its rows are events
+    if (
+        found.gone is not None
+    ):  # a feed decides about the keys that it says are gone; deletes of its rows are events
         there = engine.query(rows_of(rows, question.fit.columns).where(negate(col(GONE))))
-        question = replace(question, rows=engine.query(announcing(there, found.gone)), gone=ANNOUNCED, woven=False)
+        question = replace(
+            question, rows=engine.query(announcing(there, found.gone)), gone=ANNOUNCED, woven=False
+        )
     known = any_of([col(IN), all_of([col(SEEN), col(WAS)])])
     keep = any_of([decisions.keep(), exp.Coalesce(this=known, expressions=[exp.false()])])
     staged = engine.stage(decide(question), decisions.decision_measures(), keep)
     verdict, warnings = batches.judged(job, found, staged.measures)
-    judged = _Judged(question, staged.relation, verdict, staged.measures, (*found.warnings, *warnings))
-    said = engine.query(events.words(staged.relation, course, applied=verdict is None or verdict.applied))
+    judged = _Judged(
+        question, staged.relation, verdict, staged.measures, (*found.warnings, *warnings)
+    )
+    said = engine.query(
+        events.words(staged.relation, course, applied=verdict is None or verdict.applied)
+    )
     names = [*course.columns.names, INSTANT, events.KIND]
     mine = select(*map(col, names)).from_(table(come.name))
     if verdict and verdict.kind == "refuse":
@@ -276,7 +315,9 @@ def _told(engine: Engine, outcome: Outcome, judged: _Judged, course: Course) -> 
     """What is recorded of single keys: what was decided about them, and what became of their chains."""
     keys = [col(k) for k in course.keys]
     verb, none = named(col(fold.KEY_VERB), ACTION), named(cast(exp.null(), "string"), NOTE)
-    chains = select(*keys, named(eq(col(fold.KEY_VERB), lit("delete")), GONE), verb, none, named(lit(0), STREAK))
+    chains = select(
+        *keys, named(eq(col(fold.KEY_VERB), lit("delete")), GONE), verb, none, named(lit(0), STREAK)
+    )
     chains = chains.from_(table(outcome.changes.additions.name, OUTER)).where(
         negate(is_null(col(fold.KEY_VERB, OUTER)))
     )
@@ -284,11 +325,17 @@ def _told(engine: Engine, outcome: Outcome, judged: _Judged, course: Course) -> 
         return engine.query(chains)
     goes = eq(col(ACTION, "d"), lit("delete"))
     noted = [named(exp.false(), GONE), *(named(col(n, "d"), n) for n in (ACTION, NOTE, STREAK))]
-    spoken = select(*(named(col(k, "d"), k) for k in course.keys), *noted).from_(table(judged.decided.name, "d"))
+    spoken = select(*(named(col(k, "d"), k) for k in course.keys), *noted).from_(
+        table(judged.decided.name, "d")
+    )
     spoken = spoken.where(any_of([goes, negate(is_null(col(NOTE, "d")))]))
     twice = select(lit(1)).from_(table(judged.decided.name, "d"))
-    twice = twice.where(all_of([*(same(col(k, "d"), col(k, OUTER)) for k in course.keys), goes.copy()]))
-    announced = any_of([negate(eq(col(fold.KEY_VERB, OUTER), lit("delete"))), exp.Not(this=exp.Exists(this=twice))])
+    twice = twice.where(
+        all_of([*(same(col(k, "d"), col(k, OUTER)) for k in course.keys), goes.copy()])
+    )
+    announced = any_of(
+        [negate(eq(col(fold.KEY_VERB, OUTER), lit("delete"))), exp.Not(this=exp.Exists(this=twice))]
+    )
     return engine.query(exp.union(chains.where(announced), spoken, distinct=False))
 
 
@@ -303,7 +350,9 @@ class Touched:
     events: exp.Query
 
 
-def _touched(job: Job, engine: Engine, book: Book, new: Relation, course: Course, state: TableState | None) -> Touched:
+def _touched(
+    job: Job, engine: Engine, book: Book, new: Relation, course: Course, state: TableState | None
+) -> Touched:
     """The keys of new events; also of those that a dead run left unfolded, and all of them when there is no table."""
     names = [*course.columns.names, INSTANT, events.KIND]
     mine = select(*map(col, names)).from_(table(new.name))
@@ -312,19 +361,30 @@ def _touched(job: Job, engine: Engine, book: Book, new: Relation, course: Course
     keys = new
     if state is None or (book.state and book.state.commit and book.state.commit.batch >= job.batch):
         old = select(*map(col, course.keys)).from_(table(book.rows.name))
-        old = old if state is None else old.where(exp.GTE(this=col(BATCH), expression=lit(job.batch)))
+        old = (
+            old if state is None else old.where(exp.GTE(this=col(BATCH), expression=lit(job.batch)))
+        )
         both = exp.union(select(*map(col, course.keys)).from_(table(new.name)), old, distinct=False)
         keys = engine.query(both)
     stored = events.of_keys(book.rows, keys, course, events.values_of(book.rows, course))
     return Touched(keys, exp.union(stored, mine, distinct=False))
 
 
-def folded(job: Job, engine: Engine, touched: Touched, course: Course, state: TableState | None) -> Outcome:
+def folded(
+    job: Job, engine: Engine, touched: Touched, course: Course, state: TableState | None
+) -> Outcome:
     """The change set that the chains of some keys make of a table."""
     target = batches.target_rows(job, engine, state)
     roles = batches.system_roles(job, state)
-    shape = fit(course.columns, state.schema if state else None, state.system if state else (), job.target.label)
-    tree = fold.changes(fold.versions(touched.events, course), touched.keys, target, shape, course, roles)
+    shape = fit(
+        course.columns,
+        state.schema if state else None,
+        state.system if state else (),
+        job.target.label,
+    )
+    tree = fold.changes(
+        fold.versions(touched.events, course), touched.keys, target, shape, course, roles
+    )
     keeping = Keeping(course.keys, roles, course.at, hard=course.hard)
     locator = (*course.keys, roles["valid_from"])
     parts = (
@@ -359,4 +419,6 @@ def compiled(job: Job, engine: Engine, made: Transformed, state: TableState | No
     book = book_of(job, engine, state)
     come, course, _ = _come(job, engine, book, made.rows, state)
     new = engine.query(events.fresh(come, book.rows, course))
-    return folded(job, engine, _touched(job, engine, book, new, course, state), course, state).made.proposal.rows
+    return folded(
+        job, engine, _touched(job, engine, book, new, course, state), course, state
+    ).made.proposal.rows

@@ -46,7 +46,9 @@ class Past:
     notebook: Notebook | None = None
     approved: str | None = None  # the run whose held deletes a person has approved
     said: tuple[str, ...] = ()  # what there is to warn of: the table does not hold what they left
-    first: bool = False  # a person has said that this may be a first run, whatever on_first_run says
+    first: bool = (
+        False  # a person has said that this may be a first run, whatever on_first_run says
+    )
 
     def marks(self) -> dict[str, Mark]:
         return {name: Mark.from_json(pair) for name, pair in self.memory.marks.items()}
@@ -67,7 +69,9 @@ class Job:
         """The same work under the names that it had once."""
         config = self.project.config.model_copy(update={"project": project})
         return replace(
-            self, project=replace(self.project, config=config), node=self.node.model_copy(update={"name": node})
+            self,
+            project=replace(self.project, config=config),
+            node=self.node.model_copy(update={"name": node}),
         )
 
     @property
@@ -122,7 +126,9 @@ class Job:
     @property
     def follows(self) -> bool:
         """Does it follow the changes of a source, or of several together?"""
-        return any(i.read.feed for i in self.inputs) or (combines(self.node) and not any(map(self._part, self.inputs)))
+        return any(i.read.feed for i in self.inputs) or (
+            combines(self.node) and not any(map(self._part, self.inputs))
+        )
 
     def _part(self, input_: Input) -> bool:
         """Does a table hold only what its last, limited read brought? Then what it lacks is not gone."""
@@ -132,7 +138,9 @@ class Job:
         writer = self.writer(lake)
         if writer is None:
             feed = self.past.feed(lake)
-            return feed is not None and feed.coverage.mode == "overwrite" and not feed.coverage.whole
+            return (
+                feed is not None and feed.coverage.mode == "overwrite" and not feed.coverage.whole
+            )
         return writer.write.mode == "overwrite" and any(r.limited for _, r in writer.reads())
 
     @property
@@ -141,7 +149,11 @@ class Job:
         for node in self.project.config.nodes:
             for input_ in inputs(node):
                 lake = input_.read.feed is not None and is_lake(self.project, input_.read)
-                if lake and table_of(self.project, input_.read.connection, input_.read.table or "") == self.target:
+                if (
+                    lake
+                    and table_of(self.project, input_.read.connection, input_.read.table or "")
+                    == self.target
+                ):
                     return True
         return False
 
@@ -152,7 +164,14 @@ class Job:
     def writer(self, table: Table) -> NodeConfig | None:
         """The node of this project that writes a table."""
         nodes = self.project.config.nodes
-        return next((n for n in nodes if table_of(self.project, n.write.connection, n.write.table) == table), None)
+        return next(
+            (
+                n
+                for n in nodes
+                if table_of(self.project, n.write.connection, n.write.table) == table
+            ),
+            None,
+        )
 
 
 def feeds_snapshots(project: Project, node: NodeConfig) -> bool:
@@ -162,7 +181,11 @@ def feeds_snapshots(project: Project, node: NodeConfig) -> bool:
     mine = table_of(project, node.write.connection, node.write.table)
     for other in project.config.nodes:
         config = detection_of(project, other)
-        if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF or config.snapshot_column:
+        if (
+            config is None
+            or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF
+            or config.snapshot_column
+        ):
             continue
         for input_ in inputs(other):
             lake = project.config.connections[input_.read.connection].type == "lake"

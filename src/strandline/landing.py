@@ -11,7 +11,15 @@ from strandline.batch import Landing
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import Batch
 from strandline.engine.base import Engine
-from strandline.errors import CommitConflict, DuplicateKeys, Fenced, Overtaken, StrandlineError, TableError, taken
+from strandline.errors import (
+    CommitConflict,
+    DuplicateKeys,
+    Fenced,
+    Overtaken,
+    StrandlineError,
+    TableError,
+    taken,
+)
 from strandline.faults import point
 from strandline.job import Job
 from strandline.journal import log, step
@@ -46,21 +54,35 @@ class Lander:
         if ready.events is not None:
             now = describe(job.target) if changes.base is not None else None
             if changes.base is not None and (now is None or now.version != changes.base):
-                raise _overtaken(job.target, changes.base)  # before the events: once they landed, the table follows
+                raise _overtaken(
+                    job.target, changes.base
+                )  # before the events: once they landed, the table follows
             self._land_events(ready.events, coverage)
         commits = state is None or changes.counts is None or changes.counts.any
         if self._evolves(ready, commits=commits):
             with step(name, "evolve"):
                 self._unless_taken(job.target, partial(self._evolve, ready))
-        if commits and state is not None and not state.feed and job.followed and changes.base is None:
-            log.info("%s: the change feed of %s is turned on, for nodes that follow it", name, job.target.label)
+        if (
+            commits
+            and state is not None
+            and not state.feed
+            and job.followed
+            and changes.base is None
+        ):
+            log.info(
+                "%s: the change feed of %s is turned on, for nodes that follow it",
+                name,
+                job.target.label,
+            )
             self._unless_taken(job.target, partial(format_of(job.target).keep_feed, job.target))
         if commits:
             with step(name, "apply"):
                 version, overlooked = self._apply(ready)
             said += overlooked
         counts = changes.counts or self._committed()
-        coverage = replace(coverage, target=version if version is not None else self._version(ready))
+        coverage = replace(
+            coverage, target=version if version is not None else self._version(ready)
+        )
         if state is None and (new := describe(job.target)):
             coverage = replace(coverage, table=new.table_id)
         read = ready.rows_read()
@@ -88,7 +110,9 @@ class Lander:
         """Commit the events of a history: from here on the batch has landed, whatever happens to this runner."""
         with step(self.job.node.name, "events"):
             if events.state is not None and events.added:
-                self._unless_taken(events.table, partial(self.engine.alter, events.table, events.added, {}))
+                self._unless_taken(
+                    events.table, partial(self.engine.alter, events.table, events.added, {})
+                )
             self._commit(events.table, events.changes, coverage)
 
     def _evolves(self, ready: Ready, *, commits: bool) -> bool:
@@ -104,7 +128,11 @@ class Lander:
         if state is None or changes.base is not None or not self.job.past.memory.known:
             return []
         known = {*state.metadata, *(name.casefold() for name in state.system)}
-        return [c for c in changes.columns if c.fold in METADATA and c.name in state.schema and c.fold not in known]
+        return [
+            c
+            for c in changes.columns
+            if c.fold in METADATA and c.name in state.schema and c.fold not in known
+        ]
 
     def _evolve(self, ready: Ready) -> None:
         """Add what the table still lacks: a runner that died or came second may have added some of it.
@@ -115,7 +143,9 @@ class Lander:
         name, target = self.job.node.name, self.job.target
         point("alter.before", name)
         now = describe(target)
-        added = [c for c in ready.added if not (now and c.name in now.schema)] + self._unmarked(ready)
+        added = [c for c in ready.added if not (now and c.name in now.schema)] + self._unmarked(
+            ready
+        )
         system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
         if now and now.unfilled and (flag := now.schema.get(now.roles["deleted"])):
             system["deleted"] = flag
@@ -158,7 +188,10 @@ class Lander:
     def _commit(self, table: Table, changes: ChangeSet, coverage: Coverage) -> int:
         """One commit under the batch's token; an error when the number turns out to be another runner's."""
         name, token = self.job.node.name, self.this.token
-        record = {"coverage": coverage.as_dict(), "counts": asdict(changes.counts) if changes.counts else None}
+        record = {
+            "coverage": coverage.as_dict(),
+            "counts": asdict(changes.counts) if changes.counts else None,
+        }
         point("commit.before", name)
         try:
             self._unless_taken(table, partial(self.engine.apply, table, changes, token, record))

@@ -35,7 +35,9 @@ class Loop:
         after: Callable[[NodeResult], Iterable[NodeResult]] = lambda _: (),
     ) -> list[NodeResult]:
         """Work on each node after its ancestors; what depends on a failed node is skipped."""
-        return walk(self.graph, chosen, threads, lambda name: self._one(name, work), self._done, after)
+        return walk(
+            self.graph, chosen, threads, lambda name: self._one(name, work), self._done, after
+        )
 
     def in_line(self, chosen: Sequence[str], work: Work, skipped: str) -> list[NodeResult]:
         """Work on nodes in the order given, up to the first that fails."""

@@ -23,7 +23,19 @@ from strandline.missed_keys import short_hash
 from strandline.plan.ingest import leaves_out, starts_late, steps_of, upstream
 from strandline.plan.reading import is_lake
 from strandline.slices import whole_table
-from strandline.sql.expr import OUTER, all_of, cast, col, eq, is_null, lit, named, negate, select, table
+from strandline.sql.expr import (
+    OUTER,
+    all_of,
+    cast,
+    col,
+    eq,
+    is_null,
+    lit,
+    named,
+    negate,
+    select,
+    table,
+)
 from strandline.sql.portable import checked_cast, family
 from strandline.sql.values import ORDERED, to_text
 from strandline.types import Column, Relation
@@ -72,7 +84,10 @@ def _found(
     origins = [input_.schema.get(name) if name is not None else None for name in names]
     columns = tuple(c for k in config.keys if (c := live.schema.get(k)))
     if None in origins or not all(family(c.type) in ORDERED for c in columns):
-        log.info("%s: missed rows are not looked for: the keys are no columns of the input", job.node.name)
+        log.info(
+            "%s: missed rows are not looked for: the keys are no columns of the input",
+            job.node.name,
+        )
         return None
     target = outcome.made.target
     assert target is not None
@@ -90,7 +105,10 @@ def _input(job: Job, engine: Engine, outcome: Outcome) -> Relation:
 
 
 def _missing(
-    live: Relation, columns: Sequence[Column], stored: Sequence[Column], sides: Mapping[str, Sequence[Column]]
+    live: Relation,
+    columns: Sequence[Column],
+    stored: Sequence[Column],
+    sides: Mapping[str, Sequence[Column]],
 ) -> exp.Select:
     """The live source's whole keys that no side has, compared in the types of the table."""
     typed = [
@@ -103,7 +121,9 @@ def _missing(
     tree = select(*(named(col(c.name, OUTER), c.name) for c in columns)).from_(keys.subquery(OUTER))
     for name, theirs in sides.items():
         have = select(lit(1)).from_(_keys_of(name, theirs, stored).subquery("t"))
-        same = all_of(eq(col(f"{_KEY}{i}", OUTER), col(f"{_KEY}{i}", "t")) for i in range(len(stored)))
+        same = all_of(
+            eq(col(f"{_KEY}{i}", OUTER), col(f"{_KEY}{i}", "t")) for i in range(len(stored))
+        )
         tree = tree.where(exp.Not(this=exp.Exists(this=have.where(same))))
     return tree
 
@@ -117,7 +137,9 @@ def _keys_of(relation: str, theirs: Sequence[Column], stored: Sequence[Column]) 
     return select(*values).from_(table(relation))
 
 
-def _counted(engine: Engine, missing: exp.Select, columns: tuple[Column, ...], limit: int) -> MissedKeys:
+def _counted(
+    engine: Engine, missing: exp.Select, columns: tuple[Column, ...], limit: int
+) -> MissedKeys:
     """How many keys are missed, and which, unless there are too many."""
     staged = engine.stage(missing, {"n": cast(exp.Count(this=exp.Star()), "bigint")}, None)
     pairs = tuple((c.name, c.type) for c in columns)

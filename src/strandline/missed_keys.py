@@ -44,7 +44,9 @@ def among(missed: MissedKeys, columns: Sequence[Column]) -> exp.Expr:
 def short_hash(columns: Sequence[Column]) -> exp.Expr:
     """What tells keys of several columns apart in the records."""
     whole = key_hash(columns, where="missed_rows")
-    return exp.Substring(this=whole, start=exp.Literal.number(1), length=exp.Literal.number(_DIGITS))
+    return exp.Substring(
+        this=whole, start=exp.Literal.number(1), length=exp.Literal.number(_DIGITS)
+    )
 
 
 def _literal(text: str, type_: str) -> exp.Expr:
@@ -67,7 +69,11 @@ class Wanted:
         columns = [c for name in self.names if (c := schema.get(name))]
         kinds = [family(c.type) for c in columns]
         if kinds != [family(type_) for _, type_ in self.missed.columns]:
-            log.warning("%s: missed_rows: the keys that node `%s` misses are not in this source", node, self.asker)
+            log.warning(
+                "%s: missed_rows: the keys that node `%s` misses are not in this source",
+                node,
+                self.asker,
+            )
             return None
         return among(self.missed, columns)
 
@@ -109,9 +115,18 @@ def _asked(job: Job, engine: Engine) -> Iterator[Wanted | None]:
         config = detection_of(job.project, other)
         feed = job.past.feed(table_of(job.project, other.write.connection, other.write.table))
         missed = feed.coverage.missed if feed else None
-        if missed is None or config is None or not _reads(config, missed) or job.node.transformation_sql:
+        if (
+            missed is None
+            or config is None
+            or not _reads(config, missed)
+            or job.node.transformation_sql
+        ):
             continue
-        stored = [n for n in source_columns(up_to_detection(steps_of(other)), config.keys) if n is not None]
+        stored = [
+            n
+            for n in source_columns(up_to_detection(steps_of(other)), config.keys)
+            if n is not None
+        ]
         if len(stored) < len(config.keys):
             continue
         if not job.node.write.keyed:
@@ -130,12 +145,19 @@ def _wanted(missed: MissedKeys, names: Sequence[str | None], asker: str) -> Want
     return Wanted(missed, known, asker) if len(known) == len(names) else None
 
 
-def _there(job: Job, engine: Engine, missed: MissedKeys, names: Sequence[str]) -> set[tuple[str, ...]]:
+def _there(
+    job: Job, engine: Engine, missed: MissedKeys, names: Sequence[str]
+) -> set[tuple[str, ...]]:
     """Those keys that the node's table has: an append would bring their rows a second time."""
     state = describe(job.target)
     columns = [c for name in names if state and (c := state.schema.get(name))]
     if state is None or not missed.keys or len(columns) < len(names):
         return set()
     rows = engine.scan(LakeSource(job.target, state.version)).relation
-    tree = select(*(col(c.name) for c in columns)).distinct().from_(table(rows.name)).where(among(missed, columns))
+    tree = (
+        select(*(col(c.name) for c in columns))
+        .distinct()
+        .from_(table(rows.name))
+        .where(among(missed, columns))
+    )
     return {tuple(map(to_text, key)) for key in engine.fetch(tree)}

@@ -42,7 +42,9 @@ def writing(path: str | Path | None, project: Project) -> Iterator[PlanWriter | 
         return
     path = Path(path)
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}", hint="make it, or keep the plan elsewhere")
+        raise UsageError(
+            f"{path}: there is no folder {path.parent}", hint="make it, or keep the plan elsewhere"
+        )
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="name a file: strandline plan --out FILE")
     with scratch("plan") as folder:
@@ -65,9 +67,14 @@ class PlanWriter:
             self.landed.append(name)
             return
         number, events = len(self.entries), entry.ready.events
-        facts = {**_as_json(entry), "rows": self._write(f"{number}.parquet", entry.ready.changes, engine)}
+        facts = {
+            **_as_json(entry),
+            "rows": self._write(f"{number}.parquet", entry.ready.changes, engine),
+        }
         if events is not None:
-            facts["events"]["rows"] = self._write(f"{number}.events.parquet", events.changes, engine)
+            facts["events"]["rows"] = self._write(
+                f"{number}.events.parquet", events.changes, engine
+            )
         self.entries.append(facts)
 
     def _write(self, name: str, changes: ChangeSet, engine: Engine) -> str:
@@ -77,7 +84,12 @@ class PlanWriter:
 
     def close(self, skipped: Sequence[str]) -> None:
         """Write the file, whole or not at all; with the nodes that a run would skip, behind refused ones."""
-        facts = {"format": _FORMAT, "config": self.digest, "nodes": self.entries, "landed": self.landed}
+        facts = {
+            "format": _FORMAT,
+            "config": self.digest,
+            "nodes": self.entries,
+            "landed": self.landed,
+        }
         facts["skipped"] = list(skipped)
         partial = self.path.with_name(self.path.name + ".part")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
@@ -102,12 +114,16 @@ class PlanFile:
         entry, (file, events) = self.entries[name], self.files[name]
         ready = replace(entry.ready, changes=self._with_rows(entry.ready.changes, file, engine))
         if ready.events is not None and events is not None:
-            landing = replace(ready.events, changes=self._with_rows(ready.events.changes, events, engine))
+            landing = replace(
+                ready.events, changes=self._with_rows(ready.events.changes, events, engine)
+            )
             ready = replace(ready, events=landing)
         return replace(entry, ready=ready)
 
     def _with_rows(self, changes: ChangeSet, file: str, engine: Engine) -> ChangeSet:
-        return replace(changes, additions=engine.scan(FileSource(self.folder, file, "parquet")).relation)
+        return replace(
+            changes, additions=engine.scan(FileSource(self.folder, file, "parquet")).relation
+        )
 
     @classmethod
     def open(cls, path: Path, project: Project, folder: Path) -> PlanFile:
@@ -124,11 +140,15 @@ class PlanFile:
         except (zipfile.BadZipFile, KeyError, ValueError) as e:
             raise UsageError(f"{path} is not a plan: {e}", hint=hint) from e
         if not isinstance(facts, dict):
-            raise UsageError(f"{path} is not a plan: its plan.json holds no facts by name", hint=hint)
+            raise UsageError(
+                f"{path} is not a plan: its plan.json holds no facts by name", hint=hint
+            )
         if facts.get("format") != _FORMAT or facts.get("config") != digest(project):
             raise StalePlan("the configuration is not the one that the plan was made with")
         entries = {n["name"]: _from_json(n) for n in facts["nodes"]}
-        files = {n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]}
+        files = {
+            n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]
+        }
         return cls(entries, files, folder, facts["landed"], facts["skipped"])
 
 

@@ -25,11 +25,19 @@ from strandline.strategy.changes import is_true
 from strandline.types import Arrivals, Relation, TableState
 
 
-def with_presence(job: Job, engine: Engine, slice_: Slice, made: Transformed, state: TableState | None) -> Transformed:
+def with_presence(
+    job: Job, engine: Engine, slice_: Slice, made: Transformed, state: TableState | None
+) -> Transformed:
     """The rows to write, and which of their keys are back where nothing looks for deletes."""
     write = job.node.write
     flag = state.roles.get("deleted") if state else None
-    if state is None or flag is None or not write.keyed or write.announces or job.detection is not None:
+    if (
+        state is None
+        or flag is None
+        or not write.keyed
+        or write.announces
+        or job.detection is not None
+    ):
         return made
     anew = len(job.inputs) > 1 or not is_lake(job.project, job.inputs[0].read)
     if not (anew and write.effective_at is None) and not _any_deleted(job, engine, state, flag):
@@ -41,17 +49,26 @@ def with_presence(job: Job, engine: Engine, slice_: Slice, made: Transformed, st
 
 def _any_deleted(job: Job, engine: Engine, state: TableState, flag: str) -> bool:
     rows = engine.scan(LakeSource(job.target, state.version)).relation
-    return bool(engine.fetch(select(lit(1)).from_(table(rows.name)).where(is_true(col(flag))).limit(1)))
+    return bool(
+        engine.fetch(select(lit(1)).from_(table(rows.name)).where(is_true(col(flag))).limit(1))
+    )
 
 
-def _arrived(job: Job, engine: Engine, slice_: Slice, made: Transformed) -> tuple[Relation | None, str | None]:
+def _arrived(
+    job: Job, engine: Engine, slice_: Slice, made: Transformed
+) -> tuple[Relation | None, str | None]:
     """What the rows that came since the last batch become, None when all rows did; and what there is to warn of."""
     if slice_.followed is not None and slice_.followed.how in ("rows", "keys"):
         return None, None
     (input_,) = job.inputs
     sources = Sources(job, engine, fresh=False, silent=True)
     stirred, feed = sources.stirred(input_), feed_of(job, input_)
-    if stirred and feed is not None and feed.coverage.mode == "overwrite" and sources.position(input_) is not None:
+    if (
+        stirred
+        and feed is not None
+        and feed.coverage.mode == "overwrite"
+        and sources.position(input_) is not None
+    ):
         return None, None  # the table holds what its newest batch read
     moved = sources.moved(input_) if stirred else QUIET
     if moved.unknown is None and moved.came:

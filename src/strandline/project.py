@@ -58,7 +58,10 @@ class StrandlineProject:
         from strandline.engine.control_store import DeltaStore
 
         config = self.config.config
-        return DeltaStore(Path(control_location(config.connections, config.control, self.config.root)), config.project)
+        return DeltaStore(
+            Path(control_location(config.connections, config.control, self.config.root)),
+            config.project,
+        )
 
     def run(  # noqa: PLR0913 – options by name, each with its default
         self,
@@ -88,7 +91,9 @@ class StrandlineProject:
         at = clock or _now()
         runner = self._runner()
         tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
-        approvals = dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
+        approvals = (
+            dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
+        )
         checkpoint = self._checkpoint(runner.run_id, chosen, approved=approvals)
         loop = Loop(self.config, self.graph, observer or Observer(), checkpoint)
 
@@ -97,7 +102,12 @@ class StrandlineProject:
                 return runner.run(job, engine)
 
         def work(name: str) -> NodeResult:
-            job = Job(self.config, self._node(name), at, past=Past(approved=approvals.get(name), first=first))
+            job = Job(
+                self.config,
+                self._node(name),
+                at,
+                past=Past(approved=approvals.get(name), first=first),
+            )
             return tried(name, lambda: batch(job))
 
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
@@ -121,7 +131,9 @@ class StrandlineProject:
     def leftovers(self) -> list[Left]:
         """What each run that is over left, and no later run has worked on; the newest run first."""
         busy = {run.run_id for run in self._busy()}
-        found = left(kept(self._checkpoints), self.store.runs(), self.store.all_control(), self.graph)
+        found = left(
+            kept(self._checkpoints), self.store.runs(), self.store.all_control(), self.graph
+        )
         return [one for one in found if one.run.run_id not in busy]
 
     def unfinished(self) -> Left | None:
@@ -133,11 +145,16 @@ class StrandlineProject:
         for half in self.half_undone():
             raise UsageError(str(half), hint=half.hint)
         for run in self._busy():
-            raise UsageError(f"run {run.run_id} is still at work", hint="wait for its end, or stop it, and retry then")
+            raise UsageError(
+                f"run {run.run_id} is still at work",
+                hint="wait for its end, or stop it, and retry then",
+            )
         last = next(iter(self.leftovers()), None)
         if last is None and self.store.runs(1):
             hint = "strandline status shows which nodes failed; run those"
-            raise UsageError("the last run kept no checkpoint, so what it left is not known", hint=hint)
+            raise UsageError(
+                "the last run kept no checkpoint, so what it left is not known", hint=hint
+            )
         if last and last.nodes and last.run.plan:
             text = f"run {last.run.run_id} applied a plan, and left: {', '.join(last.nodes)}"
             raise UsageError(text, hint=f"run them without a plan: {last.hint}; or make a new plan")
@@ -178,7 +195,11 @@ class StrandlineProject:
         runner = self._runner(Foreseen(self.store))
         loop = Loop(self.config, self.graph, observer or Observer())
         keeping = writing(out, self.config)
-        with keeping as writer, self._platform(platform) as platform_, platform_.workspace("plan") as engine:
+        with (
+            keeping as writer,
+            self._platform(platform) as platform_,
+            platform_.workspace("plan") as engine,
+        ):
             loop.watch.engine_ready()
 
             def work(name: str) -> NodeResult:
@@ -224,7 +245,9 @@ class StrandlineProject:
             with logged, self._platform(platform) as platform_:
                 loop.watch.engine_ready()
                 touched = [n for n in self.graph.order if n in plan.entries or n in plan.landed]
-                self._settle(runner, [Job(self.config, self._node(n), clock) for n in touched], platform_)
+                self._settle(
+                    runner, [Job(self.config, self._node(n), clock) for n in touched], platform_
+                )
                 for name, entry in plan.entries.items():
                     job = runner.next_job(Job(self.config, self._node(name), clock))
                     entry.check(job, job.batch, describe(job.target))
@@ -234,13 +257,17 @@ class StrandlineProject:
         return self._result(runner, results, loop.errors, check=check)
 
     @staticmethod
-    def _result(runner: Runner, results: list[NodeResult], errors: list[StrandlineError], *, check: bool) -> RunResult:
+    def _result(
+        runner: Runner, results: list[NodeResult], errors: list[StrandlineError], *, check: bool
+    ) -> RunResult:
         if check and errors:
             raise errors[0]
         bad = any(r.status in STOPS for r in results)
         return RunResult(runner.run_id, "failed" if bad else "success", results)
 
-    def approve(self, run_id: str, *, observer: Observer | None = None, check: bool = False, **how: Any) -> RunResult:
+    def approve(
+        self, run_id: str, *, observer: Observer | None = None, check: bool = False, **how: Any
+    ) -> RunResult:
         """Apply the deletes that a run held, as far as their keys are still missing: a run of its own.
 
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
@@ -265,7 +292,9 @@ class StrandlineProject:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
         holds = self._held.of_run(run_id)
         clock, runner = _now(), self._runner()
-        results = [runner.reject(Job(self.config, self._node(n), clock), rows) for n, rows in holds.items()]
+        results = [
+            runner.reject(Job(self.config, self._node(n), clock), rows) for n, rows in holds.items()
+        ]
         return RunResult(runner.run_id, "success", results)
 
     def undo(
@@ -288,26 +317,38 @@ class StrandlineProject:
         def work(name: str) -> NodeResult:
             job, taking = chosen[name]
             with platform_.workspace(name) as engine:
-                return foreseen(job, engine, taking) if dry_run else undo_node(runner, job, engine, taking)
+                return (
+                    foreseen(job, engine, taking)
+                    if dry_run
+                    else undo_node(runner, job, engine, taking)
+                )
 
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=False)
         with logged, self._platform(platform) as platform_:
             takings = self._to_undo(run_id, runner, platform_, dry_run=dry_run)
             chosen = {job.node.name: (job, taking) for job, taking in takings}
             holds = open_holds(self.store.changes(), run_id)
-            held = {name: len(holds[t.table]) for name, (_, t) in chosen.items() if t.table in holds}
+            held = {
+                name: len(holds[t.table]) for name, (_, t) in chosen.items() if t.table in holds
+            }
             loop.watch.chosen(list(chosen))
             loop.watch.engine_ready()
             results = loop.in_line(list(chosen), work, "not taken back: the undo stopped before it")
         status = self._result(runner, results, loop.errors, check=False).status
         return UndoResult(runner.run_id, status, results, undone=run_id, dry_run=dry_run, held=held)
 
-    def _to_undo(self, run_id: str, runner: Runner, platform: Platform, *, dry_run: bool) -> list[tuple[Job, Taking]]:
+    def _to_undo(
+        self, run_id: str, runner: Runner, platform: Platform, *, dry_run: bool
+    ) -> list[tuple[Job, Taking]]:
         """The batches of a run to take back, the last first; records are finished before, unless it is a dry run."""
         from strandline.undo import Undo
 
         undo = Undo(run_id, self._jobs(), runner, self.graph, self._busy())
-        return undo.foreseen() if dry_run else undo.settled(lambda job: self._settle(runner, [job], platform))
+        return (
+            undo.foreseen()
+            if dry_run
+            else undo.settled(lambda job: self._settle(runner, [job], platform))
+        )
 
     def half_undone(self) -> list[HalfUndone]:
         """The undos that were left half-way, and are finished by asking for them again."""
@@ -349,7 +390,11 @@ class StrandlineProject:
         from strandline.compiled import compile_node
 
         job = Job(self.config, self._node(node), _now(), past=Past(first=True))
-        with self._platform(platform) as platform_, placed(self.config, node), platform_.workspace(node) as engine:
+        with (
+            self._platform(platform) as platform_,
+            placed(self.config, node),
+            platform_.workspace(node) as engine,
+        ):
             return compile_node(Runner(self.store, "compile").next_job(job), engine)
 
     def _runner(self, store: Store | None = None) -> Runner:

@@ -37,7 +37,9 @@ def marks_of(job: Job) -> dict[str, Mark]:
     """The watermarks of the last batch, without those that older versions recorded far in the future."""
     now = job.clock.now
     found = job.past.marks()
-    return {n: m for n, m in found.items() if not in_the_future(m.value, m.type, now, recorded=True)}
+    return {
+        n: m for n, m in found.items() if not in_the_future(m.value, m.type, now, recorded=True)
+    }
 
 
 def limits_of(job: Job, input_: Input, schema: Schema) -> Limits:
@@ -78,7 +80,12 @@ def _counting(column: Column, limited: Limits) -> exp.Expr:
 
 
 def progress(
-    job: Job, engine: Engine, input_: Input, limited: Limits, rows: Relation, measured: Mapping[str, Any]
+    job: Job,
+    engine: Engine,
+    input_: Input,
+    limited: Limits,
+    rows: Relation,
+    measured: Mapping[str, Any],
 ) -> Progress:
     """The new watermarks: the highest values that do not lie in the future, and never lower than the old ones."""
     old = {n.casefold(): m for n, m in marks_of(job).items()}
@@ -96,7 +103,9 @@ def progress(
         if mark is not None:
             marks[column.name] = mark
         if column.name in future:
-            said += _told_once(job, f"a value of column `{column.name}`", column.name, future[column.name], mark)
+            said += _told_once(
+                job, f"a value of column `{column.name}`", column.name, future[column.name], mark
+            )
     return Progress(marks, highs, future, tuple(said))
 
 
@@ -113,7 +122,9 @@ def progress_of_files(job: Job, input_: Input, name: str, times: Sequence[dateti
     return Progress(marks, future={name: last}, said=tuple(said))
 
 
-def window_of(window: Mapping[str, tuple[Any, Any]], schema: Schema) -> dict[str, tuple[str | None, str | None]]:
+def window_of(
+    window: Mapping[str, tuple[Any, Any]], schema: Schema
+) -> dict[str, tuple[str | None, str | None]]:
     """What a read was limited to, as text for the records."""
     types = {c.name: c.type for c in schema}
     return {n: (_text(low, types[n]), _text(high, types[n])) for n, (low, high) in window.items()}
@@ -127,7 +138,9 @@ def _told_once(job: Job, what: str, name: str, value: str, mark: Mark | None) ->
     """The warning of a value in the future; none where the last batch had the same highest value."""
     if job.past.memory.future.get(name) == value:
         return []
-    kept = f"stays at {to_text(mark.value)}, the highest value before it" if mark else "is not moved"
+    kept = (
+        f"stays at {to_text(mark.value)}, the highest value before it" if mark else "is not moved"
+    )
     told = (
         f"{what} is {value}, which lies in the future: the watermark {kept}, and rows above it are read "
         "again by each run; correct the value in the source"
@@ -154,7 +167,12 @@ def _one(engine: Engine, value: exp.Expr, rows: Relation, where: exp.Expr) -> An
 
 
 def _check_order(
-    engine: Engine, column: Column, rows: Relation, old: Mark | None, found: tuple[str, str], where: str
+    engine: Engine,
+    column: Column,
+    rows: Relation,
+    old: Mark | None,
+    found: tuple[str, str],
+    where: str,
 ) -> None:
     """An error when the order of the texts that were read, and of the last watermark, is not that of what they say."""
     first, last = found
@@ -175,6 +193,12 @@ def _check_order(
 
 
 def _example(
-    engine: Engine, column: Column, rows: Relation, found: str, pick: type[exp.Min | exp.Max] = exp.Min
+    engine: Engine,
+    column: Column,
+    rows: Relation,
+    found: str,
+    pick: type[exp.Min | exp.Max] = exp.Min,
 ) -> Any:
-    return _one(engine, pick(this=col(column.name)), rows, eq(signature_of(col(column.name)), lit(found)))
+    return _one(
+        engine, pick(this=col(column.name)), rows, eq(signature_of(col(column.name)), lit(found))
+    )

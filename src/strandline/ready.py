@@ -63,21 +63,31 @@ class Entry:
     def check(self, job: Job, batch: int, state: TableState | None) -> None:
         """The plan is stale when the records, the target or a lake source are not what they were."""
         if batch != self.batch:
-            raise StalePlan(f"{self.name}: the plan is for batch {self.batch}, and the next one is {batch}")
+            raise StalePlan(
+                f"{self.name}: the plan is for batch {self.batch}, and the next one is {batch}"
+            )
         then, now = ((s.table_id, s.version) if s else None for s in (self.target, state))
         if then != now:
-            raise StalePlan(f"{self.name}: {job.target.label} was at version {_seen(then)}, and is at {_seen(now)}")
+            raise StalePlan(
+                f"{self.name}: {job.target.label} was at version {_seen(then)}, and is at {_seen(now)}"
+            )
         if events := self.ready.events:
             there = describe(events.table)
             then, now = ((s.table_id, s.version) if s else None for s in (events.state, there))
             if then != now:
-                raise StalePlan(f"{self.name}: {events.table.label} was at {_seen(then)}, and is at {_seen(now)}")
+                raise StalePlan(
+                    f"{self.name}: {events.table.label} was at {_seen(then)}, and is at {_seen(now)}"
+                )
         for input_ in job.inputs:
             pin = self.ready.coverage.sources.get(input_.key)
             lake = describe(slices.lake_of(job, input_)) if pin else None
-            if pin and (lake is None or (lake.table_id, lake.version) != (pin.table_id, pin.version)):
+            if pin and (
+                lake is None or (lake.table_id, lake.version) != (pin.table_id, pin.version)
+            ):
                 now = (lake.table_id, lake.version) if lake else None
-                raise StalePlan(f"{self.name}: {input_.label} was at version {pin.version}, and is at {_seen(now)}")
+                raise StalePlan(
+                    f"{self.name}: {input_.label} was at version {pin.version}, and is at {_seen(now)}"
+                )
 
     def coverage(self, job: Job) -> Coverage:
         """What the batch covers, with the versions of the sources that the same plan has written by now."""
@@ -100,7 +110,9 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         log.warning("%s: %s", job.node.name, told)
     try:
         outcome = with_missed(job, engine, _still_held(job, _judged(job, engine, state)))
-        outcome = replace(outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings))
+        outcome = replace(
+            outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings)
+        )
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):
@@ -133,7 +145,9 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     with step(name, "evaluate"):
         outcome = batches.evaluate(job, engine, slice_, transformed.rows, made)
     counts = outcome.changes.counts
-    emptied = outcome.changes.removals is Removals.EVERYTHING and counts is not None and counts.deleted
+    emptied = (
+        outcome.changes.removals is Removals.EVERYTHING and counts is not None and counts.deleted
+    )
     if emptied and counts and counts.inserted + counts.unchanged == 0:
         text = f"the source is empty, so {job.target.label} is overwritten with nothing"
         outcome = replace(outcome, warnings=(*outcome.warnings, text))
@@ -151,7 +165,9 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
         mode=job.node.write.mode,
         keys=tuple(job.keys) if keyed else None,
         at=job.at if keyed else None,
-        lacks=() if keyed else tuple(c.name for c in outcome.made.fit.kept),  # by keys, the stored values stay
+        lacks=()
+        if keyed
+        else tuple(c.name for c in outcome.made.fit.kept),  # by keys, the stored values stay
         notes=_open_notes(job, outcome) if looked else 0,
         held=counts.held if looked and counts else 0,
         formerly=memory.formerly,
@@ -172,7 +188,12 @@ def _open_notes(job: Job, outcome: Outcome) -> int:
 def _looked_at_all(job: Job, outcome: Outcome) -> bool:
     """Was every row of the table in question? Else what was noted of the others stays noted."""
     finding, config = outcome.made.finding, job.detection
-    return finding is not None and finding.absence.scope is None and config is not None and config.mode not in _PARTLY
+    return (
+        finding is not None
+        and finding.absence.scope is None
+        and config is not None
+        and config.mode not in _PARTLY
+    )
 
 
 def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
@@ -209,7 +230,9 @@ def _kind(verdict: Verdict | None, counts: Counts) -> str | None:
     return "hold" if applied and counts.held else verdict.kind if verdict else None
 
 
-def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[PlannedNode, Planned, Ready]:
+def plan_node(
+    job: Job, engine: Engine, state: TableState | None
+) -> tuple[PlannedNode, Planned, Ready]:
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
     outcome = prepare(job, engine, state)
@@ -218,7 +241,9 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         changes = _counted(job, engine, outcome)
     refusal = verdict.refusal if verdict else None
     counts = Counts() if refusal else changes.counts or Counts()
-    done: Status = "held" if counts.held else "success" if counts.any or state is None else "unchanged"
+    done: Status = (
+        "held" if counts.held else "success" if counts.any or state is None else "unchanged"
+    )
     result = PlannedNode(
         job.node.name,
         "failed" if refusal else done,
@@ -229,7 +254,9 @@ def plan_node(job: Job, engine: Engine, state: TableState | None) -> tuple[Plann
         error=failed(job.project, job.node.name, refusal).error if refusal else None,
         found_deletes=verdict.found if verdict else None,
         verdict=_kind(verdict, counts),
-        delete_percent=round(verdict.percent, 3) if verdict and verdict.percent is not None else None,
+        delete_percent=round(verdict.percent, 3)
+        if verdict and verdict.percent is not None
+        else None,
         sample_deletes=sample_deletes(engine, outcome),
         reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,
     )

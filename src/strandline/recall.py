@@ -30,7 +30,11 @@ def left(job: Job, this: Batch, state: TableState | None) -> Left:
     if state is None:
         return Left()
     if not found.is_of(state.table_id):
-        return Left(said=_warned(found, NOTHING, f"{job.target.label} was made anew since batch {last}: {_anew(job)}"))
+        return Left(
+            said=_warned(
+                found, NOTHING, f"{job.target.label} was made anew since batch {last}: {_anew(job)}"
+            )
+        )
     known = found.target or 0
     if known > state.version:  # an older copy of the table was put back
         older = last_batch(job.target)
@@ -70,7 +74,9 @@ def _own(job: Job, commit: Commit) -> bool:
     """True for a batch of the node, also from when it had another name."""
     if "coverage" not in commit.record:
         return False
-    return commit.record.get("app_id") == job.app_id or Coverage.in_commit(commit.record).origins == tuple(job.origins)
+    return commit.record.get("app_id") == job.app_id or Coverage.in_commit(
+        commit.record
+    ).origins == tuple(job.origins)
 
 
 def _moved_back(job: Job, this: Batch, found: Coverage, standing: Standing) -> Left:

@@ -80,7 +80,9 @@ class Recorder:
     secrets: Sequence[str] = ()  # never recorded, whatever a driver says
 
     @contextmanager
-    def announced(self, job: Job, this: Batch, began: float, undoes: str | None = None) -> Iterator[None]:
+    def announced(
+        self, job: Job, this: Batch, began: float, undoes: str | None = None
+    ) -> Iterator[None]:
         """A batch at work: announced before; when it fails, whatever the fault, it does not stay RUNNING for ever."""
         name = job.node.name
         point("running.before", name)
@@ -94,7 +96,9 @@ class Recorder:
         except Fenced:
             raise
         except Exception as e:
-            self._fail(job, this, e if isinstance(e, StrandlineError) else internal(e), began, undoes)
+            self._fail(
+                job, this, e if isinstance(e, StrandlineError) else internal(e), began, undoes
+            )
             raise
 
     def record(self, this: Batch, began: float, end: Ending) -> NodeResult:
@@ -103,7 +107,9 @@ class Recorder:
         node = this.token.node
         with step(node, "record"):
             point("log.before", node)
-            row = self.log(this, result, end.coverage, None, end.recovery or _redone(this, self.run_id))
+            row = self.log(
+                this, result, end.coverage, None, end.recovery or _redone(this, self.run_id)
+            )
             point("log.after", node)
             result = _as_told(result, row)
             done = ledger.control_rows(
@@ -120,7 +126,9 @@ class Recorder:
             point("put.after", node)
         return result
 
-    def _fail(self, job: Job, this: Batch, error: StrandlineError, began: float, undoes: str | None) -> None:
+    def _fail(
+        self, job: Job, this: Batch, error: StrandlineError, began: float, undoes: str | None
+    ) -> None:
         result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3))
         message = redact(error.message, self.secrets)
         self.log(this, result, Coverage(undoes=undoes), message)
@@ -128,7 +136,9 @@ class Recorder:
 
     def foreseen(self, this: Batch, end: Ending, told: str) -> RunRow:
         """The row that a batch will have which landed and is not recorded; nothing is written."""
-        return self.row(this, _result(this, time.monotonic(), end), _ended(this, end).coverage, None, told)
+        return self.row(
+            this, _result(this, time.monotonic(), end), _ended(this, end).coverage, None, told
+        )
 
     def log(
         self,
@@ -141,7 +151,9 @@ class Recorder:
         return self.store.log(self.row(this, result, coverage, error, recovery))
 
     @staticmethod
-    def row(this: Batch, result: NodeResult, coverage: Coverage, error: str | None, recovery: str | None) -> RunRow:
+    def row(
+        this: Batch, result: NodeResult, coverage: Coverage, error: str | None, recovery: str | None
+    ) -> RunRow:
         token = this.token
         metrics = timings() if enabled("METRICS") else None
         return RunRow(
@@ -150,7 +162,9 @@ class Recorder:
             node=token.node,
             batch=token.batch,
             target_table=this.target,
-            status="recovered" if recovery and not coverage.known else result.status,  # a remark, not an ending
+            status="recovered"
+            if recovery and not coverage.known
+            else result.status,  # a remark, not an ending
             started_at=this.started_at,
             completed_at=now(),
             seconds=result.seconds,
@@ -197,9 +211,15 @@ def _ended(this: Batch, end: Ending) -> Ending:
 
 def _redone(this: Batch, run_id: str) -> str | None:
     """What is told of a batch that an earlier runner had announced and never ended."""
-    died = any(r.batch_status == "RUNNING" and r.batch_id == this.batch_id for r in this.previous.values())
+    died = any(
+        r.batch_status == "RUNNING" and r.batch_id == this.batch_id for r in this.previous.values()
+    )
     mine = this.token.run_id == run_id
-    return f"did batch {this.token.batch} again: whoever had begun it died, or came second" if died and mine else None
+    return (
+        f"did batch {this.token.batch} again: whoever had begun it died, or came second"
+        if died and mine
+        else None
+    )
 
 
 def now() -> datetime:

@@ -14,7 +14,9 @@ from strandline.strategy.changes import ChangeSet, Removals
 from strandline.types import Counts, Relation, Table, TableState
 
 
-def without(place: Table, engine: Engine, state: TableState, version: int, keys: Sequence[str] = ()) -> ChangeSet:
+def without(
+    place: Table, engine: Engine, state: TableState, version: int, keys: Sequence[str] = ()
+) -> ChangeSet:
     """The rows from before a version in place of all there are, in the columns that the table has by now.
 
     `keys` tell which row of then is which row of now: it is changed back, not taken away and brought again.
@@ -27,15 +29,25 @@ def without(place: Table, engine: Engine, state: TableState, version: int, keys:
         then = engine.scan(LakeSource(place, before)).relation
         rows = engine.query(_reshaped(then, state))
     come, go = (int(n) for n in engine.fetch(appending.difference(rows, now, state.schema))[0])
-    back = _new(engine, rows, now, [*keys, *filter(None, [state.roles.get("valid_from")])]) if keys and come else come
+    back = (
+        _new(engine, rows, now, [*keys, *filter(None, [state.roles.get("valid_from")])])
+        if keys and come
+        else come
+    )
     changed = min(come - back, go)
-    return _changes(rows, state, Counts(inserted=come - changed, updated=changed, deleted=go - changed))
+    return _changes(
+        rows, state, Counts(inserted=come - changed, updated=changed, deleted=go - changed)
+    )
 
 
 def _new(engine: Engine, rows: Relation, now: Relation, keys: Sequence[str]) -> int:
     """How many rows have a key that the table has not now."""
     there = select(lit(1)).from_(table(now.name, "n")).where(same_keys(keys, "n", OUTER))
-    new = select(exp.Count(this=exp.Star())).from_(table(rows.name, OUTER)).where(exp.Not(this=exp.Exists(this=there)))
+    new = (
+        select(exp.Count(this=exp.Star()))
+        .from_(table(rows.name, OUTER))
+        .where(exp.Not(this=exp.Exists(this=there)))
+    )
     return int(engine.fetch(new)[0][0])
 
 
@@ -57,4 +69,13 @@ def _reshaped(then: Relation, state: TableState) -> exp.Select:
 
 def _changes(rows: Relation, state: TableState, counts: Counts) -> ChangeSet:
     everything = Removals.EVERYTHING
-    return ChangeSet(rows, state.schema, everything, (), state.partition_by, state.roles, counts, base=state.version)
+    return ChangeSet(
+        rows,
+        state.schema,
+        everything,
+        (),
+        state.partition_by,
+        state.roles,
+        counts,
+        base=state.version,
+    )

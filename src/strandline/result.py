@@ -85,7 +85,11 @@ class RunResult:
         return 1 if "failed" in seen else 4 if "fenced" in seen else 3 if "held" in seen else 0
 
     def as_dict(self) -> dict[str, Any]:
-        return {"run_id": self.run_id, "status": self.status, "nodes": [n.as_dict() for n in self.nodes]}
+        return {
+            "run_id": self.run_id,
+            "status": self.status,
+            "nodes": [n.as_dict() for n in self.nodes],
+        }
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,17 @@ class UndoResult(RunResult):
 
     undone: str = ""
     dry_run: bool = False
-    held: dict[str, int] = field(default_factory=dict)  # by node, the deletes that the run held: they go with it
+    held: dict[str, int] = field(
+        default_factory=dict
+    )  # by node, the deletes that the run held: they go with it
 
     def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "undone": self.undone, "dry_run": self.dry_run, "held": self.held}
+        return {
+            **super().as_dict(),
+            "undone": self.undone,
+            "dry_run": self.dry_run,
+            "held": self.held,
+        }
 
 
 @dataclass(frozen=True)

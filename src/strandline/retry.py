@@ -54,7 +54,14 @@ class Retry:
                 if not e.retryable or attempt >= self.attempts:
                     raise
                 pause = min(self.longest, self.wait * 2 ** (attempt - 1))
-                log.warning("%s: attempt %d of %d: %s; again in %.1f s", name, attempt, self.attempts, e, pause)
+                log.warning(
+                    "%s: attempt %d of %d: %s; again in %.1f s",
+                    name,
+                    attempt,
+                    self.attempts,
+                    e,
+                    pause,
+                )
             self.sleep(pause)
             attempt += 1
 
@@ -66,7 +73,9 @@ class Checkpoint:
     folder: Path
     run_id: str
     nodes: Sequence[str]
-    approved: Mapping[str, str] = field(default_factory=dict)  # by node, the run whose held deletes it applies
+    approved: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by node, the run whose held deletes it applies
     ended: dict[str, str] = field(default_factory=dict)
     number: int = 1
     owner: str = ""  # the process that works on it
@@ -124,9 +133,13 @@ class Checkpoint:
     def _recorded(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
         """The nodes whose newest batch of this run has a complete record and was not taken back."""
         counts = counting(history)
-        mine = [r for r in history if r.run_id == self.run_id and (r.recorded or r.status == "failed")]
+        mine = [
+            r for r in history if r.run_id == self.run_id and (r.recorded or r.status == "failed")
+        ]
         newest = {r.node: r for r in sorted(mine, key=lambda r: (r.batch, r.recorded))}
-        complete = [r for r in newest.values() if r.recorded and (r.run_id, r.node, r.batch) in counts]
+        complete = [
+            r for r in newest.values() if r.recorded and (r.run_id, r.node, r.batch) in counts
+        ]
         return {r.node for r in complete if r.batch <= _finished(r.node, control)}
 
     def _write(self) -> None:
@@ -147,7 +160,9 @@ class Checkpoint:
         except OSError as e:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
-            then = "how far the run has come cannot be noted; the next run finds out what was written"
+            then = (
+                "how far the run has come cannot be noted; the next run finds out what was written"
+            )
             raise refused(f"the checkpoint {partial}", e, then) or e from e
 
 
@@ -172,7 +187,9 @@ class Left:
 
 def folder_of(control: Path, project: str) -> Path:
     """Where the checkpoints of a project are: several may keep their records in one place."""
-    mark = hashlib.sha256(project.encode()).hexdigest()[:8]  # where case does not count, names would meet
+    mark = hashlib.sha256(project.encode()).hexdigest()[
+        :8
+    ]  # where case does not count, names would meet
     return control / "_checkpoints" / f"{project[:64]}-{mark}"
 
 
@@ -191,7 +208,10 @@ def kept(folder: Path) -> list[Checkpoint]:
 
 
 def left(
-    runs: Sequence[Checkpoint], history: Sequence[RunRow], control: Sequence[ControlRow], graph: Graph
+    runs: Sequence[Checkpoint],
+    history: Sequence[RunRow],
+    control: Sequence[ControlRow],
+    graph: Graph,
 ) -> list[Left]:
     """What each run left, the newest run first; the newest run that was to run a node says how it ended."""
     found, seen = [], set[str]()
@@ -202,7 +222,9 @@ def left(
     return found
 
 
-def _with_its_group(run: Checkpoint, nodes: set[str], history: Sequence[RunRow], graph: Graph) -> set[str]:
+def _with_its_group(
+    run: Checkpoint, nodes: set[str], history: Sequence[RunRow], graph: Graph
+) -> set[str]:
     """The nodes, with the targets that were taken back because another target of the same node failed."""
     back = {r.node for r in history if r.recorded and r.coverage.undoes == run.run_id}
     groups = [set(names) for names in graph.groups.values() if nodes & set(names)]

@@ -51,8 +51,12 @@ class Runner(Recorder):
         began = time.monotonic()
         point("node.start", job.node.name)
         records, state, recovered = self.settle(job, began, engine)
-        if _appended(job, recovered, records):  # its rows are there: reading the source again would double them
-            result = NodeResult(job.node.name, "unchanged", seconds=round(time.monotonic() - began, 3))
+        if _appended(
+            job, recovered, records
+        ):  # its rows are there: reading the source again would double them
+            result = NodeResult(
+                job.node.name, "unchanged", seconds=round(time.monotonic() - began, 3)
+            )
         else:
             result = self._next(job, engine, records, state, began)
         for found in reversed(recovered):
@@ -60,7 +64,12 @@ class Runner(Recorder):
         return result
 
     def _next(
-        self, job: Job, engine: Engine, records: Sequence[ControlRow], state: TableState | None, began: float
+        self,
+        job: Job,
+        engine: Engine,
+        records: Sequence[ControlRow],
+        state: TableState | None,
+        began: float,
     ) -> NodeResult:
         """The batch that follows on these records."""
         this = self.after(job, records, self.landed(job, state))
@@ -102,7 +111,9 @@ class Runner(Recorder):
                 whose = found.run_id or self.run_id  # as it is recorded: an old commit may not say
                 recovered.append(Recovered(found.batch, whose, result, found.why, found.begun))
 
-    def _look(self, job: Job) -> tuple[list[ControlRow], TableState | None, Landed | None, fence.Found | None]:
+    def _look(
+        self, job: Job
+    ) -> tuple[list[ControlRow], TableState | None, Landed | None, fence.Found | None]:
         every = self._records(job)
         state = describe(job.target, job.app_id)
         records = self._of_table(job, every, state)
@@ -110,22 +121,35 @@ class Runner(Recorder):
         ended = self.store.ended(job.app_id, ledger.finished(own))
         landed = self.landed(job, state)
         found = fence.found(own, job.target.label, landed.commit if landed else None, ended)
-        if found and state and not found.logged:  # the commit that made the table could not know its id
-            found = replace(found, coverage=replace(found.coverage, table=found.coverage.table or state.table_id))
+        if (
+            found and state and not found.logged
+        ):  # the commit that made the table could not know its id
+            found = replace(
+                found,
+                coverage=replace(found.coverage, table=found.coverage.table or state.table_id),
+            )
         return records, state, landed, found
 
-    def _former(self, job: Job, records: Sequence[ControlRow], state: TableState | None) -> list[Job]:
+    def _former(
+        self, job: Job, records: Sequence[ControlRow], state: TableState | None
+    ) -> list[Job]:
         """The job under the names by which others have begun to write its table, and perhaps not ended."""
         here = [r for r in records if r.target_table == job.target.label]
         me = job.project.config.project, job.node.name
         names = {(r.project or me[0], r.node) for r in here if r.batch_status != "SUCCESS"}
         if state is not None and not self._own(job, here) and (last := last_batch(job.target)):
-            _, project, node = str(last.record["app_id"]).split("/", 2)  # its runner may have left no row
-            if Coverage.in_commit(last.record).origins == tuple(job.origins):  # else another one's, which feeds it too
+            _, project, node = str(last.record["app_id"]).split(
+                "/", 2
+            )  # its runner may have left no row
+            if Coverage.in_commit(last.record).origins == tuple(
+                job.origins
+            ):  # else another one's, which feeds it too
                 names.add((project, node))
         return [job.called(*name) for name in sorted(names - {me})]
 
-    def _settle_former(self, former: Sequence[Job], began: float, engine: Engine | None) -> list[Recovered]:
+    def _settle_former(
+        self, former: Sequence[Job], began: float, engine: Engine | None
+    ) -> list[Recovered]:
         """Finish what a runner left that died while the node, or the project, had another name."""
         return [r for job in former for r in self.settle(job, began, engine, alone=True)[2]]
 
@@ -141,7 +165,9 @@ class Runner(Recorder):
         this, end = self._found(job, records, found)
         return [*rows, self.foreseen(this, end, found.told)]
 
-    def _finish(self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float) -> NodeResult:
+    def _finish(
+        self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float
+    ) -> NodeResult:
         """Write the record of a batch that came to its end while its runner died."""
         point("recover.before", job.node.name)
         this, end = self._found(job, records, found)
@@ -154,17 +180,38 @@ class Runner(Recorder):
     def _remark(self, this: Batch, result: NodeResult, told: str) -> None:
         """Tell, beside the batch of a runner that died, that this run is the one that finished its record."""
         mine = replace(this, token=replace(this.token, run_id=self.run_id))
-        self.log(mine, NodeResult(result.name, "unchanged", seconds=result.seconds), NOTHING, None, told)
+        self.log(
+            mine, NodeResult(result.name, "unchanged", seconds=result.seconds), NOTHING, None, told
+        )
 
-    def _found(self, job: Job, records: Sequence[ControlRow], found: fence.Found) -> tuple[Batch, Ending]:
+    def _found(
+        self, job: Job, records: Sequence[ControlRow], found: fence.Found
+    ) -> tuple[Batch, Ending]:
         """A batch whose runner died, under its own numbers, and how it ended."""
         this = self.after(job, records, None)
-        made = found.version is not None if found.coverage.committed is None else found.coverage.committed
-        number = (found.batch if found.coverage.commit is None else found.coverage.commit) + (not made)
-        token = replace(this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id)
+        made = (
+            found.version is not None
+            if found.coverage.committed is None
+            else found.coverage.committed
+        )
+        number = (found.batch if found.coverage.commit is None else found.coverage.commit) + (
+            not made
+        )
+        token = replace(
+            this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id
+        )
         versions = versions_of(job, found.coverage)
         counts = found.counts or measured(found.metrics)
-        end = Ending(counts, found.rows_read, found.version, versions, found.coverage, (found.told,), found.told, made)
+        end = Ending(
+            counts,
+            found.rows_read,
+            found.version,
+            versions,
+            found.coverage,
+            (found.told,),
+            found.told,
+            made,
+        )
         if found.target is None:
             return replace(this, token=token), end
         reads = found.coverage.reads or this.sources  # the node writes another table by now
@@ -181,7 +228,9 @@ class Runner(Recorder):
         job, state = self.next_job(job), describe(job.target)
         first = _foretold(job.batch - 1, recovered)
         if _appended(job, recovered, records):
-            return PlannedNode(job.node.name, "unchanged", seconds=recovered[-1].result.seconds, warnings=first), None
+            return PlannedNode(
+                job.node.name, "unchanged", seconds=recovered[-1].result.seconds, warnings=first
+            ), None
         result, planned, ready = plan_node(job, engine, state)
         result = replace(result, warnings=[*first, *result.warnings])
         return result, (planned, Entry(job.node.name, job.batch, state, ready))
@@ -199,17 +248,23 @@ class Runner(Recorder):
     def next_job(self, job: Job) -> Job:
         """The job of a node's next batch, with what earlier runs left."""
         records, state = self._records(job), describe(job.target)
-        return self.remembering(job, self.after(job, self._of_table(job, records, state), None), state)
+        return self.remembering(
+            job, self.after(job, self._of_table(job, records, state), None), state
+        )
 
     def _records(self, job: Job) -> list[ControlRow]:
         """What is known of a node, and of tables that are called as its table is."""
         return self.store.control(job.node.name, job.target.label)
 
     @staticmethod
-    def _of_table(job: Job, records: Sequence[ControlRow], state: TableState | None) -> list[ControlRow]:
+    def _of_table(
+        job: Job, records: Sequence[ControlRow], state: TableState | None
+    ) -> list[ControlRow]:
         """What is known of a node, and of its table from when a node or a project of another name wrote it."""
         table_id = state.table_id if state else None
-        return ledger.Whose(job.project.config.project, job.target.label, table_id, job.origins).rows(records)
+        return ledger.Whose(
+            job.project.config.project, job.target.label, table_id, job.origins
+        ).rows(records)
 
     @staticmethod
     def _own(job: Job, records: Sequence[ControlRow]) -> list[ControlRow]:
@@ -219,10 +274,16 @@ class Runner(Recorder):
     def after(self, job: Job, records: Sequence[ControlRow], landed: Landed | None) -> Batch:
         """The batch that follows on these records, to be committed to the table that this landed in."""
         known = fence.known(records, job.target.label)  # also by other names: numbers only go up
-        token = replace(self.token(job), number=max(known, landed.commit.number if landed else 0) + 1)
-        loads = {i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id}
+        token = replace(
+            self.token(job), number=max(known, landed.commit.number if landed else 0) + 1
+        )
+        loads = {
+            i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id
+        }
         sources = [i.label for i in job.inputs]
-        return replace(ledger.next_batch(records, token, job.target.label, sources, now()), loads=loads)
+        return replace(
+            ledger.next_batch(records, token, job.target.label, sources, now()), loads=loads
+        )
 
     def reject(self, job: Job, holds: Sequence[ChangeRow]) -> NodeResult:
         """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
@@ -241,9 +302,20 @@ class Runner(Recorder):
             )
         holds = still
         reason = f"rejected by a person; held by run {holds[0].run_id}"
-        told = replace(holds[0], run_id=self.run_id, node=job.node.name, batch=batch, verb="reject", reason=reason)
-        told = replace(told, project=job.project.config.project)  # it was held under another name, perhaps
-        self.store.log_changes(this.token, [replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds])
+        told = replace(
+            holds[0],
+            run_id=self.run_id,
+            node=job.node.name,
+            batch=batch,
+            verb="reject",
+            reason=reason,
+        )
+        told = replace(
+            told, project=job.project.config.project
+        )  # it was held under another name, perhaps
+        self.store.log_changes(
+            this.token, [replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds]
+        )
         before = self.remembering(job, this, state).past.before
         coverage = replace(this.memory(), undoes=None, before=before)
         if holds[0].target_table == job.target.label:
@@ -258,7 +330,14 @@ class Runner(Recorder):
         memory = this.of_its_sources(found.coverage)
         notebook = self.store.notebook() if memory.notes else None
         before = Before(found.batch, found.coverage.put_back())
-        past = replace(job.past, memory=memory, before=before, feed=self._feed, notebook=notebook, said=found.said)
+        past = replace(
+            job.past,
+            memory=memory,
+            before=before,
+            feed=self._feed,
+            notebook=notebook,
+            said=found.said,
+        )
         return replace(job, batch=this.token.batch, past=past)
 
     def _feed(self, target: Table) -> Feed | None:
@@ -267,14 +346,20 @@ class Runner(Recorder):
         rows = [r for r in rows if state and r.covered.is_of(state.table_id)]
         if rows:
             coverage, last = ledger.covered(rows), ledger.finished(rows)
-        elif commit := last_batch(target):  # the records are somewhere else: the table itself says so
+        elif commit := last_batch(
+            target
+        ):  # the records are somewhere else: the table itself says so
             coverage, last = Coverage.in_commit(commit.record), commit.batch
         else:
             return None
-        batch = coverage.feed.batch if coverage.feed else last  # after an undo: the batch whose rows are there again
+        batch = (
+            coverage.feed.batch if coverage.feed else last
+        )  # after an undo: the batch whose rows are there again
         return Feed(batch, coverage) if batch is not None else None
 
-    def _batch(self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float) -> NodeResult:
+    def _batch(
+        self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float
+    ) -> NodeResult:
         outcome = prepare(job, engine, state)
         with step(job.node.name, "note"):
             ready = readied(job, engine, outcome)
@@ -287,8 +372,14 @@ class Runner(Recorder):
     def _nothing_new(self, job: Job, this: Batch, state: TableState | None) -> bool:
         """Same sources, same versions, same node, same target: the answer is known without reading a row."""
         last, config = this.coverage(), job.detection
-        rolling = any(i.read.incremental and i.read.incremental.mode == "rolling_window" for i in job.inputs)
-        if rolling or job.past.approved or (config and config.mode is DeleteDetectionMode.SQL_COMPARE):
+        rolling = any(
+            i.read.incremental and i.read.incremental.mode == "rolling_window" for i in job.inputs
+        )
+        if (
+            rolling
+            or job.past.approved
+            or (config and config.mode is DeleteDetectionMode.SQL_COMPARE)
+        ):
             return False
         appends = job.node.write.mode == "append" and not job.follows
         if appends or state is None or last.digest != job.digest:
@@ -318,13 +409,20 @@ class Runner(Recorder):
         )
 
     def _roll_forward(
-        self, job: Job, engine: Engine | None, records: Sequence[ControlRow], landed: Landed, began: float
+        self,
+        job: Job,
+        engine: Engine | None,
+        records: Sequence[ControlRow],
+        landed: Landed,
+        began: float,
     ) -> NodeResult:
         """The events of a batch are there and its table does not show them yet: fold them, and record the batch."""
         commit = landed.commit
         if engine is None:
             raise self._not_shown(job, commit)
-        token = replace(self.token(job), batch=commit.batch, number=commit.number, run_id=commit.run_id)
+        token = replace(
+            self.token(job), batch=commit.batch, number=commit.number, run_id=commit.run_id
+        )
         this = replace(self.after(job, records, None), token=token)
         job, coverage = self.remembering(job, this, landed.state), Coverage.in_commit(commit.record)
         if coverage.undoes and landed.state is not None:
@@ -332,7 +430,9 @@ class Runner(Recorder):
         else:
             outcome = history.unfolded(job, engine, commit.batch, landed.state)
             made, versions = outcome.made, versions_of(job, coverage)
-            ready = Ready(outcome.changes, coverage, lambda: None, versions, made.fit.added, made.system)
+            ready = Ready(
+                outcome.changes, coverage, lambda: None, versions, made.fit.added, made.system
+            )
         note = f"finished the record of batch {commit.batch}, {fence.LANDED}"
         ready = replace(ready, warnings=(note,), recovery=note)
         result = self.lander(job, engine, this, landed.state).land(ready, began)
@@ -365,7 +465,11 @@ def taken_back(job: Job, engine: Engine, state: TableState, coverage: Coverage) 
     """What puts a table back to where it was before the version that an undo names."""
     changes = restore.untouched(state, coverage.held)
     if (version := coverage.back) is not None:
-        keys = [c.name for k in job.node.write.keys if job.node.write.keyed and (c := state.schema.get(k))]
+        keys = [
+            c.name
+            for k in job.node.write.keys
+            if job.node.write.keyed and (c := state.schema.get(k))
+        ]
         changes = restore.without(job.target, engine, state, version, keys)
     return Ready(changes, coverage, lambda: None, versions_of(job, coverage))
 

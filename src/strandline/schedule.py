@@ -38,10 +38,20 @@ def walk(
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="strandline") as pool:
         while waiting or running:
             for name in list(waiting):
-                stopped = [a for a in chosen if a in ancestors[name] and a in results and results[a].status in STOPS]
+                stopped = [
+                    a
+                    for a in chosen
+                    if a in ancestors[name] and a in results and results[a].status in STOPS
+                ]
                 if stopped:
                     waiting.remove(name)
-                    finish(NodeResult(name, "skipped", warnings=[f"skipped, because `{stopped[0]}` did not succeed"]))
+                    finish(
+                        NodeResult(
+                            name,
+                            "skipped",
+                            warnings=[f"skipped, because `{stopped[0]}` did not succeed"],
+                        )
+                    )
                 elif ancestors[name] <= results.keys():
                     waiting.remove(name)
                     running[pool.submit(work, name)] = name

@@ -66,10 +66,14 @@ class Slice:
     coverage: Coverage
     evidence: Snapshot | Window | Changes | Increment
     marked: tuple[str, ...] = ()  # the watermark columns of a limited read
-    outdated: str | None = None  # why nothing was taken of a snapshot: it is older than the one before
+    outdated: str | None = (
+        None  # why nothing was taken of a snapshot: it is older than the one before
+    )
     followed: Followed | None = None  # how its sources' changes were followed, if they were
     arrived: Arrived | None = None  # of files that are appended by the time they were written
-    newest: Newest | None = None  # of several extracts, where a step makes the column that tells them
+    newest: Newest | None = (
+        None  # of several extracts, where a step makes the column that tells them
+    )
     said: tuple[str, ...] = ()  # what there is to warn of
 
     @property
@@ -122,7 +126,9 @@ def pinned(job: Job) -> dict[str, Pin] | None:
 
 def pin(job: Job, state: TableState, feed: Feed | None) -> Pin:
     """What a table is at this moment; where snapshots are compared, one that came back empty is another one."""
-    return Pin(state.table_id, state.version, feed.batch if feed and _compares_snapshots(job) else None)
+    return Pin(
+        state.table_id, state.version, feed.batch if feed and _compares_snapshots(job) else None
+    )
 
 
 def read(job: Job, engine: Engine) -> Slice:
@@ -145,7 +151,16 @@ def read(job: Job, engine: Engine) -> Slice:
     )
     rows = {alias: r.scan.relation for alias, (_, r) in found.items()}
     scans = [r.scan for _, r in found.values()]
-    made = Slice(rows, scans, versions, coverage, evidence, only.columns, only.outdated, said=only.progress.said)
+    made = Slice(
+        rows,
+        scans,
+        versions,
+        coverage,
+        evidence,
+        only.columns,
+        only.outdated,
+        said=only.progress.said,
+    )
     return replace(made, arrived=only.arrived, newest=only.newest)
 
 
@@ -160,10 +175,16 @@ def _read(job: Job, engine: Engine, input_: Input) -> _Read:
     with located(*input_.loc):
         found = (_lake if is_lake(job.project, input_.read) else outside)(job, engine, input_)
     config = job.detection
-    if config is None or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF or found.snapshot is not None:
+    if (
+        config is None
+        or config.mode is not DeleteDetectionMode.SNAPSHOT_DIFF
+        or found.snapshot is not None
+    ):
         return found
     if config.snapshot_column:
-        return _limited_to(engine, found, newest_value(job, engine, found.scan.relation, config.snapshot_column))
+        return _limited_to(
+            engine, found, newest_value(job, engine, found.scan.relation, config.snapshot_column)
+        )
     return replace(found, snapshot=_extract(job, input_))
 
 
@@ -230,15 +251,21 @@ def whole_table(job: Job, engine: Engine, input_: Input) -> Scan:
     return stored_rows(job, engine, input_, state, feed)
 
 
-def stored_rows(job: Job, engine: Engine, input_: Input, state: TableState, feed: Feed | None) -> Scan:
+def stored_rows(
+    job: Job, engine: Engine, input_: Input, state: TableState, feed: Feed | None
+) -> Scan:
     """What a node sees of a lake table at one version, as `source_of` or `seen` describe it."""
     lake = lake_of(job, input_)
     unseen = (*hidden(job.node, input_.alias, state.roles), *_unknown(job, feed))
     if not by_last(input_.read, state.roles):
-        return engine.scan(LakeSource(lake, state.version, unseen, kept(job, input_, state.roles, feed)))
+        return engine.scan(
+            LakeSource(lake, state.version, unseen, kept(job, input_, state.roles, feed))
+        )
     scan = engine.scan(LakeSource(lake, state.version))
     keys = keys_of(job, input_, state.roles)
-    return replace(scan, relation=engine.query(last_versions(scan.relation, state.roles, keys, unseen)))
+    return replace(
+        scan, relation=engine.query(last_versions(scan.relation, state.roles, keys, unseen))
+    )
 
 
 def planned_rows(job: Job, engine: Engine, input_: Input, feed: Feed | None) -> Scan:
@@ -262,7 +289,11 @@ def keys_of(job: Job, input_: Input, roles: Mapping[str, str]) -> list[str]:
     writer, feed = job.writer(lake), feed_of(job, input_)
     keys = list(writer.write.keys) if writer else []
     keys = keys or list((feed.coverage.keys or ()) if feed else ())
-    keys = keys or [k for k in (input_.read.feed.primary_keys if input_.read.feed else ()) if k != roles["valid_from"]]
+    keys = keys or [
+        k
+        for k in (input_.read.feed.primary_keys if input_.read.feed else ())
+        if k != roles["valid_from"]
+    ]
     if not keys or "valid_from" not in roles:
         lacks = "what its keys are" if not keys else "when a version begins"
         raise ReadError(
@@ -291,11 +322,16 @@ def kept(job: Job, input_: Input, roles: Mapping[str, str], feed: Feed | None) -
     if _compares_snapshots(job) and feed is not None:
         lake = lake_of(job, input_)
         writer = job.writer(lake)
-        mode = writer.write.mode if writer else feed.coverage.mode or ("append" if "batch_id" in roles else None)
+        mode = (
+            writer.write.mode
+            if writer
+            else feed.coverage.mode or ("append" if "batch_id" in roles else None)
+        )
         if mode == "append":
             if "batch_id" not in roles:
                 raise ReadError(
-                    f"{lake.label} does not say which rows belong to its newest snapshot", hint=_told(writer)
+                    f"{lake.label} does not say which rows belong to its newest snapshot",
+                    hint=_told(writer),
                 )
             parts.append(eq(col(roles["batch_id"]), lit(feed.batch)))
     return all_of(parts) if parts else None
@@ -324,7 +360,9 @@ def outside(job: Job, engine: Engine, input_: Input) -> _Read:
     scan = engine.scan(source)
     if input_.read.limited:
         return _limited(job, engine, input_, _Read.whole(scan), extra)
-    if job.detection is not None and not _asked_once(job, source):  # compared more than once, so it is read once
+    if job.detection is not None and not _asked_once(
+        job, source
+    ):  # compared more than once, so it is read once
         return _Read.whole(_staged(engine, scan.relation, {})[0])
     return _Read.whole(scan)
 
@@ -333,7 +371,9 @@ def _newest_file(job: Job, engine: Engine, source: FileSource) -> _Read:
     """The one file that is the newest extract."""
     name, newest = newest_file(job, [f.name for f in listed(source)])
     only = replace(source, only=frozenset({name})) if name is not None else source
-    return _limited_to(engine, _Read.whole(_staged(engine, engine.scan(only).relation, {})[0]), newest)
+    return _limited_to(
+        engine, _Read.whole(_staged(engine, engine.scan(only).relation, {})[0]), newest
+    )
 
 
 def _asked_once(job: Job, source: Source) -> bool:
@@ -342,15 +382,24 @@ def _asked_once(job: Job, source: Source) -> bool:
     assert config is not None
     if node.write.effective_at is not None:
         return False
-    if config.mode is DeleteDetectionMode.SQL_COMPARE:  # rows read after the keys would be there without their keys
+    if (
+        config.mode is DeleteDetectionMode.SQL_COMPARE
+    ):  # rows read after the keys would be there without their keys
         return isinstance(source, FileSource)
     steps = node.transform.steps if node.transform else []
     plain = all(s.operation == "detect_deletes" for s in steps) and node.transformation_sql is None
     stamped = any(node.write.metadata().model_dump().values())
-    return config.mode is DeleteDetectionMode.SNAPSHOT_DIFF and plain and not stamped and not config.snapshot_column
+    return (
+        config.mode is DeleteDetectionMode.SNAPSHOT_DIFF
+        and plain
+        and not stamped
+        and not config.snapshot_column
+    )
 
 
-def _limited(job: Job, engine: Engine, input_: Input, found: _Read, extra: Extra | None = None) -> _Read:
+def _limited(
+    job: Job, engine: Engine, input_: Input, found: _Read, extra: Extra | None = None
+) -> _Read:
     """Rows at or above their marks, read once; the highest values among them are the new marks.
 
     Rows that are wanted wherever their marks lie come along, and move no mark.
@@ -361,12 +410,16 @@ def _limited(job: Job, engine: Engine, input_: Input, found: _Read, extra: Extra
         rows = engine.query(rows_of(rows).where(where))
     scan, measured = _staged(engine, rows, measures_of(limited))
     came = progress(job, engine, input_, limited, scan.relation, measured)
-    window = Window(scan.relation, {n: (limited.lows.get(n), high) for n, high in came.highs.items()})
+    window = Window(
+        scan.relation, {n: (limited.lows.get(n), high) for n, high in came.highs.items()}
+    )
     names = tuple(c.name for c in limited.columns)
     return replace(found, scan=scan, evidence=window, progress=came, columns=names)
 
 
-def _staged(engine: Engine, rows: Relation, measures: Mapping[str, exp.Expr]) -> tuple[Scan, dict[str, Any]]:
+def _staged(
+    engine: Engine, rows: Relation, measures: Mapping[str, exp.Expr]
+) -> tuple[Scan, dict[str, Any]]:
     counted = {"n": cast(exp.Count(this=exp.Star()), "bigint"), **measures}
     staged = engine.stage(rows_of(rows), counted, None)
     return Scan(staged.relation, lambda: int(staged.measures["n"])), staged.measures
@@ -384,7 +437,11 @@ def _files_by_time(job: Job, engine: Engine, input_: Input, source: FileSource) 
     incremental = input_.read.incremental
     assert incremental is not None
     old, there = marks_of(job).get(FILES), listed(source)
-    lag = incremental.lag if isinstance(incremental.lag, timedelta) else timedelta(seconds=incremental.lag or 0)
+    lag = (
+        incremental.lag
+        if isinstance(incremental.lag, timedelta)
+        else timedelta(seconds=incremental.lag or 0)
+    )
     since = old.value - lag if old is not None else None
     taken = [f for f in there if since is None or f.modified >= since]
     appends, memory = job.node.write.mode == "append", job.past.memory.files
@@ -417,4 +474,6 @@ def _read_before(file: Found, memory: FilesRead | None) -> bool:
 
 
 def count(engine: Engine, rows: Relation) -> int:
-    return int(engine.fetch(select(named(exp.Count(this=exp.Star()), "n")).from_(table(rows.name)))[0][0])
+    return int(
+        engine.fetch(select(named(exp.Count(this=exp.Star()), "n")).from_(table(rows.name)))[0][0]
+    )

@@ -10,4 +10,9 @@ Switch = Literal["CHECKPOINTS", "METRICS", "STAGING_CLEANUP"]
 
 def enabled(switch: Switch) -> bool:
     """Not when STRANDLINE_ENABLE_… says 0."""
-    return os.environ.get(f"STRANDLINE_ENABLE_{switch}", "1").strip().lower() not in ("0", "false", "off", "no")
+    return os.environ.get(f"STRANDLINE_ENABLE_{switch}", "1").strip().lower() not in (
+        "0",
+        "false",
+        "off",
+        "no",
+    )

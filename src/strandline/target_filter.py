@@ -46,7 +46,9 @@ def _bound(tree: exp.Expr, schema: Schema, where: str) -> exp.Expr:
     return tree
 
 
-def fault(job: Job, engine: Engine, state: TableState | None, error: TransformError) -> TransformError | None:
+def fault(
+    job: Job, engine: Engine, state: TableState | None, error: TransformError
+) -> TransformError | None:
     """Is the filter what failed in a batch? No engine knows which part of a query it was, so it is tried by itself.
 
     Asked only when something has failed: it reads the table.
@@ -58,7 +60,9 @@ def fault(job: Job, engine: Engine, state: TableState | None, error: TransformEr
         return None
     try:
         rows = engine.scan(LakeSource(job.target, state.version)).relation
-        engine.fetch(select(exp.Count(this=exp.Star())).from_(rows_of(rows).where(condition).subquery("r")))
+        engine.fetch(
+            select(exp.Count(this=exp.Star())).from_(rows_of(rows).where(condition).subquery("r"))
+        )
     except TransformError as e:
         return TransformError(f"{_where(job)}: {e.message}", hint=e.hint)
     return None

@@ -92,9 +92,18 @@ def _evidence(way: _Way, rows: Relation) -> Snapshot | Changes:
 def recipe(job: Job) -> str:
     """What decides which rows of the same sources come and go: once it is another one, everything is computed again."""
     node, write = job.node, job.node.write
-    steps = [(s.operation, s.params) for s in (node.transform.steps if node.transform else []) if not s.brings_limits]
+    steps = [
+        (s.operation, s.params)
+        for s in (node.transform.steps if node.transform else [])
+        if not s.brings_limits
+    ]
     reads = [(i.alias, i.label, _seen_rows(i), _choice(i), i.read.triggers) for i in job.inputs]
-    goes = (write.delete_when, write.delete_strategy == "ignore", write.sequence_by, write.update_condition)
+    goes = (
+        write.delete_when,
+        write.delete_strategy == "ignore",
+        write.sequence_by,
+        write.update_condition,
+    )
     text = json.dumps([steps, reads, node.transformation_sql, write.keys, goes], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -138,7 +147,11 @@ def _told(job: Job, sources: Sources) -> str:
     for input_ in job.inputs:
         state, at = sources.states[input_.alias], sources.position(input_)
         if input_.read.feed and state is not None:
-            since = f"after version {at[1]} up to {state.version}" if at else f"at version {state.version}"
+            since = (
+                f"after version {at[1]} up to {state.version}"
+                if at
+                else f"at version {state.version}"
+            )
             parts.append(f"{input_.label} {since}")
     return ", ".join(parts)
 
@@ -152,7 +165,11 @@ def _way(job: Job, sources: Sources, moved: dict[str, Moved]) -> _Way:
     _check_columns(job, sources, fed)
     if sources.fresh and (not fed or any(sources.position(i) is None for i in fed)):
         until_now = job.node.write.keyed and job.past.memory.whole
-        return _Way("recompute", "until now its sources were read in full") if until_now else _Way("first")
+        return (
+            _Way("recompute", "until now its sources were read in full")
+            if until_now
+            else _Way("first")
+        )
     if why := _doubt(job, sources):
         return _Way("recompute", why)
     if not any(sources.stirred(i) for i in fed):
@@ -163,8 +180,15 @@ def _way(job: Job, sources: Sources, moved: dict[str, Moved]) -> _Way:
         kind = "SQL" if job.node.transformation_sql else "steps"
         return _Way("recompute", f"its {kind} cannot be followed change by change: {reason}")
     used = {p.alias for p in way.query.parts} if way.query else {i.alias for i in fed}
-    moved.update({i.alias: sources.moved(i) if i.alias in used and sources.stirred(i) else QUIET for i in fed})
-    why = next((m.unknown for m in moved.values() if m.unknown), None) or _past(job, sources, way, moved)
+    moved.update(
+        {
+            i.alias: sources.moved(i) if i.alias in used and sources.stirred(i) else QUIET
+            for i in fed
+        }
+    )
+    why = next((m.unknown for m in moved.values() if m.unknown), None) or _past(
+        job, sources, way, moved
+    )
     if why is not None:
         return _Way("recompute", why)
     return _Way("quiet") if all(m.quiet for m in moved.values()) else way
@@ -175,7 +199,9 @@ def _check_columns(job: Job, sources: Sources, fed: Sequence[Input]) -> None:
         for key in ("primary_keys", "deduplication_columns"):
             for name in getattr(input_.read.feed, key):
                 if name not in (columns := sources.columns(input_)):
-                    raise UnknownColumn(name, columns.names, where=f"{job.node.name}, {input_.label}: {key}")
+                    raise UnknownColumn(
+                        name, columns.names, where=f"{job.node.name}, {input_.label}: {key}"
+                    )
 
 
 def _doubt(job: Job, sources: Sources) -> str | None:
@@ -208,8 +234,14 @@ def _incremental(job: Job, sources: Sources) -> _Way:
     passing = through_steps(job.node, schemas[only.alias]) if only else None
     query = None
     if job.node.transformation_sql is not None:
-        shaped = {only.alias: batches.shaped(job, sources.engine, sources.none(only)).schema} if only else schemas
-        query = incremental.follow(parse(job.node.transformation_sql, ""), job.node.write.keys, shaped, lookups)
+        shaped = (
+            {only.alias: batches.shaped(job, sources.engine, sources.none(only)).schema}
+            if only
+            else schemas
+        )
+        query = incremental.follow(
+            parse(job.node.transformation_sql, ""), job.node.write.keys, shaped, lookups
+        )
     if only is None or passing is None:
         return _Way("keys", query=query)
     keys = _origins(job, passing.columns, query)
@@ -217,9 +249,13 @@ def _incremental(job: Job, sources: Sources) -> _Way:
     apart = bool(primary) and all(set(primary) <= by for by in passing.deduplicated)
     chosen = bool(passing.deduplicated or (only.read.feed and only.read.feed.deduplication_columns))
     if apart and set(primary) <= set(keys) and (query is None or query.row_by_row):
-        return _Way("rows", query=query, among=_spelled(primary, schemas[only.alias]) if chosen else ())
+        return _Way(
+            "rows", query=query, among=_spelled(primary, schemas[only.alias]) if chosen else ()
+        )
     if chosen:
-        raise NotIncremental("rows are deduplicated by other columns than the keys that they are written by")
+        raise NotIncremental(
+            "rows are deduplicated by other columns than the keys that they are written by"
+        )
     return _Way("keys", query=query)
 
 
@@ -333,7 +369,9 @@ def _transformed(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     moved = slice_.moved[input_.alias]
     if not moved.went or not _applies(job):
         return made
-    went = replace(slice_, rows={**slice_.rows, input_.alias: slice_.sources.side(input_, moved, -1)})
+    went = replace(
+        slice_, rows={**slice_.rows, input_.alias: slice_.sources.side(input_, moved, -1)}
+    )
     old = batches.transform(job, engine, went).rows
     return replace(made, gone=_gone(job, engine, old, made.rows))
 
@@ -349,7 +387,9 @@ def _by_keys(job: Job, engine: Engine, slice_: FollowedSlice) -> Transformed:
     made = batches.transform(job, engine, slice_)
     keys = [c.name for k in job.node.write.keys if (c := made.rows.schema.get(k))]
     rows = engine.query(rows_of(made.rows).where(_among(affected, made.rows, keys)))
-    return replace(made, rows=rows, gone=_gone(job, engine, affected, rows) if _applies(job) else None)
+    return replace(
+        made, rows=rows, gone=_gone(job, engine, affected, rows) if _applies(job) else None
+    )
 
 
 def _affected(job: Job, engine: Engine, slice_: FollowedSlice) -> Relation:
@@ -376,7 +416,11 @@ def _at(slice_: FollowedSlice, input_: Input, sign: int, moving: Input) -> Relat
 
 
 def _keys(
-    job: Job, engine: Engine, rows: Mapping[str, Relation], query: incremental.Followed | None, alias: str
+    job: Job,
+    engine: Engine,
+    rows: Mapping[str, Relation],
+    query: incremental.Followed | None,
+    alias: str,
 ) -> Relation:
     """The write keys that the rows of one source take part in, over the others as they are given."""
     if len(rows) == 1:
@@ -390,8 +434,14 @@ def _keys(
 
 def _gone(job: Job, engine: Engine, old: Relation, new: Relation) -> Relation:
     """The keys that were there and have no row any more."""
-    keys = [(c.name, d.name) for k in job.node.write.keys if (c := new.schema.get(k)) and (d := old.schema.get(k))]
+    keys = [
+        (c.name, d.name)
+        for k in job.node.write.keys
+        if (c := new.schema.get(k)) and (d := old.schema.get(k))
+    ]
     left = select(*(named(col(d, "o"), c) for c, d in keys)).distinct().from_(table(old.name, "o"))
     there = select(lit(1)).from_(table(new.name, "n"))
-    there = there.where(exp.and_(*(exp.NullSafeEQ(this=col(c, "n"), expression=col(d, "o")) for c, d in keys)))
+    there = there.where(
+        exp.and_(*(exp.NullSafeEQ(this=col(c, "n"), expression=col(d, "o")) for c, d in keys))
+    )
     return engine.query(left.where(exp.Not(this=exp.Exists(this=there))))

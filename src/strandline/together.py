@@ -55,7 +55,9 @@ class Together:
             taken = self._take_back(job)
         if refused:
             self.errors.append(RevertRefused([f"{job.target.label}: {refused[0].message}"], reason))
-            return replace(done, status="failed", error=failed(self.project, done.name, self.errors[-1]).error)
+            return replace(
+                done, status="failed", error=failed(self.project, done.name, self.errors[-1]).error
+            )
         if not taken:
             return None
         log.warning("%s: taken back by run %s, because %s", done.name, self.back, reason)

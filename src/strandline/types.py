@@ -95,7 +95,9 @@ class Token:
     node: str
     batch: int
     run_id: str
-    number: int = 0  # which commit of the node to its table this is to be: one more than its runner saw there
+    number: int = (
+        0  # which commit of the node to its table this is to be: one more than its runner saw there
+    )
 
     @property
     def app_id(self) -> str:
@@ -153,11 +155,15 @@ class TableState:
     schema: Schema
     partition_by: tuple[str, ...] = ()
     table_id: str = ""
-    roles: Mapping[str, str] = field(default_factory=dict)  # what strandline keeps there: role → column
+    roles: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what strandline keeps there: role → column
     commit: Commit | None = None
     feed: bool = False  # does it keep a change feed?
     required: tuple[str, ...] = ()  # the columns that it declares NOT NULL
-    metadata: frozenset[str] = frozenset()  # the columns that say where rows came from, marked as such; folded names
+    metadata: frozenset[str] = (
+        frozenset()
+    )  # the columns that say where rows came from, marked as such; folded names
     unfilled: bool = False  # has a runner added its delete flag, and not yet made it false in the rows there were?
 
     @property

@@ -72,7 +72,9 @@ class Undo:
         store = self.runner.store
         return planned(self.jobs, self.run_id, [*dead, *store.all_runs()], noted_in(store))
 
-    def _free(self, dead: Sequence[RunRow], unknown: Mapping[str, StrandlineError]) -> list[tuple[Job, Taking]]:
+    def _free(
+        self, dead: Sequence[RunRow], unknown: Mapping[str, StrandlineError]
+    ) -> list[tuple[Job, Taking]]:
         """What is to be taken back; an error while anybody works on those tables or reads them, or is unknown."""
         if unknown and not dead and not self._known():  # it may be the one of which nobody can tell
             raise next(iter(unknown.values()))
@@ -83,7 +85,10 @@ class Undo:
         for run in self.busy:
             if work := sorted(touched & (set(run.nodes) - set(run.ended))):
                 at = f"run {run.run_id} is still at work on {', '.join(work)}"
-                raise UsageError(f"run {self.run_id} cannot be undone now: {at}", hint="wait for its end, or stop it")
+                raise UsageError(
+                    f"run {self.run_id} cannot be undone now: {at}",
+                    hint="wait for its end, or stop it",
+                )
         for name in sorted(touched & unknown.keys()):
             raise unknown[name]
         return found
@@ -100,7 +105,10 @@ def planned(
     found = [(_job(jobs, t), t) for t in taken]
     gone = [t for place, t in found if place is None and not t.quiet]
     if gone:
-        raise UndoRefused(run_id, [f"{t.table}: no node of this project writes it, as `{t.node}` did" for t in gone])
+        raise UndoRefused(
+            run_id,
+            [f"{t.table}: no node of this project writes it, as `{t.node}` did" for t in gone],
+        )
     looked = [(*place, *_looked(place[1], t, everybody, noted)) for place, t in found if place]
     if obstacles := [o for _, _, t, in_way in looked if not t.quiet for o in in_way]:
         raise UndoRefused(run_id, obstacles)
@@ -114,7 +122,9 @@ def _known(jobs: Sequence[Job], run_id: str, everybody: Sequence[RunRow]) -> Seq
     if any(r.run_id == run_id for r in mine):
         return everybody
     theirs = {_table_id(r) for r in everybody if r.run_id == run_id} - {None}
-    ours = theirs and any(state.table_id in theirs for job in jobs if (state := describe(job.target)))
+    ours = theirs and any(
+        state.table_id in theirs for job in jobs if (state := describe(job.target))
+    )
     return everybody if ours else mine
 
 
@@ -122,7 +132,11 @@ def _job(jobs: Sequence[Job], taking: Taking) -> tuple[int, Job] | None:
     """The node that wrote a table, and its place in the order; under the names that it had then."""
     row = taking.last
     for i, job in enumerate(jobs):
-        if (job.project.config.project, job.node.name, job.target.label) == (row.project, row.node, row.target_table):
+        if (job.project.config.project, job.node.name, job.target.label) == (
+            row.project,
+            row.node,
+            row.target_table,
+        ):
             return i, job
     if table_id := _table_id(row):
         for i, job in enumerate(jobs):
@@ -157,16 +171,24 @@ def _looked(
     taking = replace(taking, table=label, events=_events(job, taking, past))
     ids = {label: state.table_id for label, place in places.items() if (state := describe(place))}
     obstacles = [str(o) for o in in_the_way(taking, history, past, noted, ids)]
-    if job.events is None and (events := _wrote(job.events_place, taking, commits(job.events_place))):
+    if job.events is None and (
+        events := _wrote(job.events_place, taking, commits(job.events_place))
+    ):
         obstacles.append(f"{events[0]}: the run wrote it too, and the node has no effective_at now")
     for label, version in taking.made:
         parent = next((c.parent for c in past[label] if c.version == version), None)
-        lost = format_of(places[label]).unreadable(places[label], parent) if parent is not None else None
+        lost = (
+            format_of(places[label]).unreadable(places[label], parent)
+            if parent is not None
+            else None
+        )
         obstacles += [f"{label}: {lost}"] if lost else []
     return taking, obstacles
 
 
-def _events(job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]) -> tuple[str, int] | None:
+def _events(
+    job: Job, taking: Taking, past: Mapping[str, Sequence[Commit]]
+) -> tuple[str, int] | None:
     """The first version that the run made of the table of its events, if it had new ones."""
     return _wrote(job.events, taking, past[job.events.label]) if job.events else None
 
@@ -184,7 +206,9 @@ def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeR
     records, state, _ = runner.settle(job, began)
     this = runner.after(job, records, runner.landed(job, state))
     events = describe(job.events) if job.events else None
-    taking = _still(runner.store, job, taking)  # after records and tables: what comes to them later is refused
+    taking = _still(
+        runner.store, job, taking
+    )  # after records and tables: what comes to them later is refused
     ready = _ready(job, engine, state, events, taking)
     if at := this.memory().at:  # the instants that a table was given only ever go forward
         ready = replace(ready, coverage=replace(ready.coverage, at=at))
@@ -220,15 +244,21 @@ def foreseen(job: Job, engine: Engine, taking: Taking) -> NodeResult:
     counts = _ready(job, engine, describe(job.target), events, taking).changes.counts or Counts()
     counts = replace(counts, reopened=0, held=0)
     seconds = round(time.monotonic() - began, 3)
-    return NodeResult(job.node.name, "success" if counts.any else "unchanged", counts=counts, seconds=seconds)
+    return NodeResult(
+        job.node.name, "success" if counts.any else "unchanged", counts=counts, seconds=seconds
+    )
 
 
-def _ready(job: Job, engine: Engine, state: TableState | None, written: TableState | None, taking: Taking) -> Ready:
+def _ready(
+    job: Job, engine: Engine, state: TableState | None, written: TableState | None, taking: Taking
+) -> Ready:
     assert state is not None, "a batch that was recorded has a table"
     events = None
     if taking.events is not None and job.events is not None:
         assert written is not None, "and its events are there"
-        events = Landing(job.events, written, restore.without(job.events, engine, written, taking.events[1]), ())
+        events = Landing(
+            job.events, written, restore.without(job.events, engine, written, taking.events[1]), ()
+        )
     ready = taken_back(job, engine, state, taking.coverage)
     told = [f"took back batch {row.batch} of run {row.run_id}" for row in taking.batches]
     return replace(ready, warnings=tuple(told), events=events)

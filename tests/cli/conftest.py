@@ -16,7 +16,10 @@ import pytest
 from strandline.cli.main import main
 
 SRC = Path(__file__).parents[2] / "src"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in (os.environ.get("PYTHONPATH"), str(SRC)) if p)}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(p for p in (os.environ.get("PYTHONPATH"), str(SRC)) if p),
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,9 @@ Call = Callable[..., Answer]
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+def cli(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Call:
     """Call `strandline ARGS` in this process, standing in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
@@ -54,7 +59,9 @@ def program(tmp_path: Path) -> Call:
 
     def call(*args: str, shell: str | None = None, **environment: str) -> Answer:
         command: Any = (
-            f"{sys.executable} -m strandline {shell}" if shell else [sys.executable, "-m", "strandline", *args]
+            f"{sys.executable} -m strandline {shell}"
+            if shell
+            else [sys.executable, "-m", "strandline", *args]
         )
         done = subprocess.run(
             command, shell=bool(shell), executable="/bin/bash" if shell else None, cwd=tmp_path, text=True, timeout=120,

@@ -81,13 +81,17 @@ def test_plan_counts_and_writes_nothing(cli: Call, shop: Path) -> None:
     before = sorted(shop.rglob("*"))
     answer = cli("plan", "--project-dir", "shop")
     assert answer.code == 0
-    assert "A run would insert 26, update 0 and delete 0 rows in 5 of 5 nodes. Nothing was written." in answer.out
+    assert (
+        "A run would insert 26, update 0 and delete 0 rows in 5 of 5 nodes. Nothing was written."
+        in answer.out
+    )
     planned = cli("plan", "--project-dir", "shop", "--json").json
     assert all(list(n)[: len(RESULT_KEYS)] == RESULT_KEYS for n in planned["nodes"])
     assert sorted(shop.rglob("*")) == before
     run = cli("run", "--project-dir", "shop", "--json").json
     counts = [
-        {k: n[k] for k in ("name", "status", "rows_read", "inserted", "updated", "deleted")} for n in run["nodes"]
+        {k: n[k] for k in ("name", "status", "rows_read", "inserted", "updated", "deleted")}
+        for n in run["nodes"]
     ]
     assert counts == [{k: n[k] for k in counts[0]} for n in planned["nodes"]]
 
@@ -105,7 +109,10 @@ def test_plan_says_what_could_not_be_planned(cli: Call, shop: Path) -> None:
         (["+silver_orders"], ["bronze_orders", "silver_orders"]),
         (["silver_orders+"], ["silver_orders", "gold_revenue"]),
         (["tag:bronze", "gold_revenue"], ["bronze_customers", "bronze_orders", "gold_revenue"]),
-        (["tag:bronze,gold_revenue bronze_orders"], ["bronze_customers", "bronze_orders", "gold_revenue"]),
+        (
+            ["tag:bronze,gold_revenue bronze_orders"],
+            ["bronze_customers", "bronze_orders", "gold_revenue"],
+        ),
     ],
 )
 def test_selection(cli: Call, shop: Path, patterns: list[str], expected: list[str]) -> None:
@@ -115,7 +122,9 @@ def test_selection(cli: Call, shop: Path, patterns: list[str], expected: list[st
 
 
 def test_ls_lists_what_nodes_read_and_write(cli: Call, shop: Path) -> None:
-    silver = cli("ls", "--project-dir", "shop", "--json", "--select", "silver_orders").json["nodes"][0]
+    silver = cli("ls", "--project-dir", "shop", "--json", "--select", "silver_orders").json[
+        "nodes"
+    ][0]
     assert silver == {
         "name": "silver_orders", "tags": ["silver"], "reads": ["bronze.orders"], "writes": "silver.orders",
         "mode": "upsert", "keys": ["order_id"], "parents": ["bronze_orders"],
@@ -131,7 +140,10 @@ def test_status_tells_how_nodes_stand(cli: Call, shop: Path) -> None:
     cli("run", "--project-dir", "shop")
     nodes = {n["name"]: n for n in cli("status", "--project-dir", "shop", "--json").json["nodes"]}
     assert nodes["gold_revenue"]["status"] == "SUCCESS"
-    assert [s["table"] for s in nodes["gold_revenue"]["sources"]] == ["silver.customers", "silver.orders"]
+    assert [s["table"] for s in nodes["gold_revenue"]["sources"]] == [
+        "silver.customers",
+        "silver.orders",
+    ]
     assert nodes["gold_wrong"]["status"] == "FAILED"
     assert nodes["gold_after"]["status"] is None
     answer = cli("status", "--project-dir", "shop")
@@ -182,7 +194,10 @@ def test_status_promises_no_run_of_a_node_that_left(cli: Call, shop: Path, statu
     assert "the next run" not in said
     file.write_text(there)
     assert cli("run", "--project-dir", "shop", "--select", "gold_revenue").code == 0
-    states = {n["name"]: n["status"] for n in cli("status", "--project-dir", "shop", "--json").json["nodes"]}
+    states = {
+        n["name"]: n["status"]
+        for n in cli("status", "--project-dir", "shop", "--json").json["nodes"]
+    }
     assert states["gold_revenue"] == "SUCCESS"  # as it was promised
 
 
@@ -192,10 +207,14 @@ def test_history_newest_first(cli: Call, shop: Path) -> None:
     cli("run", "--project-dir", "shop")
     every = cli("history", "--project-dir", "shop", "--json").json["batches"]
     assert len(every) == 10
-    assert [b["started_at"] for b in every] == sorted((b["started_at"] for b in every), reverse=True)
+    assert [b["started_at"] for b in every] == sorted(
+        (b["started_at"] for b in every), reverse=True
+    )
     assert every[0]["coverage"]["kind"] == "full"
     assert every[0]["warnings"] == []
-    one = cli("history", "--project-dir", "shop", "--json", "--node", "silver_orders").json["batches"]
+    one = cli("history", "--project-dir", "shop", "--json", "--node", "silver_orders").json[
+        "batches"
+    ]
     assert [(b["node"], b["batch"]) for b in one] == [("silver_orders", 2), ("silver_orders", 1)]
     few = cli("history", "--project-dir", "shop", "--limit", "3").out
     assert "the newest 3 of 10 batches" in few
@@ -209,7 +228,9 @@ def test_an_answer_is_given_once(cli: Call, shop: Path, command: str) -> None:
 
 
 def test_json_is_all_there_is_on_stdout(cli: Call, shop: Path) -> None:
-    (shop / "talkative.py").write_text("def step(frame):\n    print('hello from a step')\n    return frame\n")
+    (shop / "talkative.py").write_text(
+        "def step(frame):\n    print('hello from a step')\n    return frame\n"
+    )
     add(
         shop,
         """
@@ -260,7 +281,10 @@ def test_a_first_run_that_is_an_error_goes_on_with_first(cli: Call, shop: Path) 
     only = ["run", "--project-dir", "shop", "--select", "silver_watched"]
     failed = cli(*only)
     assert failed.code == 1
-    assert "→ load it once as the first snapshot: strandline run --first --select silver_watched" in failed.out
+    assert (
+        "→ load it once as the first snapshot: strandline run --first --select silver_watched"
+        in failed.out
+    )
     assert not (shop / "lake" / "silver" / "watched").exists()
     assert cli(*only, "--first", "--plan", "p").code == 2
     assert cli(*only, "--first").code == 0

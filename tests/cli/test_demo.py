@@ -46,7 +46,10 @@ def test_it_shows_what_changed(cli: Call, tmp_path: Path, monkeypatch: pytest.Mo
     }  # fmt: skip
     first, second, third = ({n["name"]: n for n in run["nodes"]} for run in told["runs"])
     assert first["silver_customers"]["inserted"] == 400
-    assert (second["silver_customers"]["inserted"], second["silver_customers"]["updated"]) == (7, 30)
+    assert (second["silver_customers"]["inserted"], second["silver_customers"]["updated"]) == (
+        7,
+        30,
+    )
     assert (second["silver_orders"]["inserted"], second["silver_orders"]["updated"]) == (0, 40)
     assert second["silver_products"]["status"] == "unchanged"
     assert second["silver_customers"]["deleted"] == 5
@@ -73,7 +76,9 @@ def test_it_shows_what_changed(cli: Call, tmp_path: Path, monkeypatch: pytest.Mo
 def content(home: Path) -> dict[str, Counter[tuple[str, ...]]]:
     """Every row of every table of the demo's lake; a column without a value may as well not be there."""
     logs = (home / "lake").glob("**/_delta_log")
-    tables = sorted(str(log.parent.relative_to(home)) for log in logs if not log.parent.name.startswith("etl_"))
+    tables = sorted(
+        str(log.parent.relative_to(home)) for log in logs if not log.parent.name.startswith("etl_")
+    )
     return {
         name: Counter(
             tuple(sorted(f"{k} {spelled(v)}" for k, v in r.items() if v is not None))
@@ -126,7 +131,9 @@ def test_it_can_be_started_again_and_says_what_it_measured(cli: Call) -> None:
     assert "A shop in .demo/shop.db: 400 customers, 20 products, 900 orders." in answer.out
     assert "30 customers changed, 7 added, 5 deleted" in answer.out
     assert "9 nodes: 8 succeeded, 1 unchanged in " in answer.out
-    assert "5 customers deleted in the shop, 0 of them still alive in silver.customers." in answer.out
+    assert (
+        "5 customers deleted in the shop, 0 of them still alive in silver.customers." in answer.out
+    )
     assert "deleted: absent from the newest snapshot (snapshot_diff)" in answer.out
     assert "would be deleted, and are held: " in answer.out
     assert "no customer was deleted" in answer.out

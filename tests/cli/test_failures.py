@@ -28,7 +28,10 @@ def test_a_broken_project_is_told_with_file_and_line(cli: Call, shop: Path, comm
     assert f"shop/strandline.yaml:{line}: " in answer.err
     error = cli(command, "--project-dir", "shop", "--json")
     assert error.code == 2
-    assert (error.json["error"]["file"], error.json["error"]["line"]) == ("shop/strandline.yaml", line)
+    assert (error.json["error"]["file"], error.json["error"]["line"]) == (
+        "shop/strandline.yaml",
+        line,
+    )
 
 
 def test_every_mistake_at_once(cli: Call, shop: Path) -> None:
@@ -98,9 +101,13 @@ def test_a_bug_is_one_line(cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatc
     assert cli("run", "--project-dir", "shop", "--json").json["error"]["code"] == "internal"
 
 
-def test_a_panic_of_the_table_library_is_an_error_too(cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panic_of_the_table_library_is_an_error_too(
+    cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def panic(*_args: object, **_options: object) -> None:
-        write_deltalake(shop / "a^b", pa.table({"id": [1]}))  # no project may have such a name: deltalake panics
+        write_deltalake(
+            shop / "a^b", pa.table({"id": [1]})
+        )  # no project may have such a name: deltalake panics
 
     monkeypatch.setattr("strandline.project.StrandlineProject.run", panic)
     answer = cli("run", "--project-dir", "shop", "--json")
@@ -109,7 +116,9 @@ def test_a_panic_of_the_table_library_is_an_error_too(cli: Call, shop: Path, mon
     assert "Traceback" not in answer.err
 
 
-def test_a_secret_in_an_unexpected_error_is_not_said(cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_an_unexpected_error_is_not_said(
+    cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ERP_PASSWORD", "hunter-two")
     file = shop / "strandline.yaml"
     file.write_text(file.read_text().replace("  # erp: {", "  erp: {"))
@@ -125,7 +134,9 @@ def test_a_secret_in_an_unexpected_error_is_not_said(cli: Call, shop: Path, monk
         assert "***" in answer.err
 
 
-@pytest.mark.parametrize(("status", "code"), [("held", 3), ("fenced", 4), ("failed", 1), ("unchanged", 0)])
+@pytest.mark.parametrize(
+    ("status", "code"), [("held", 3), ("fenced", 4), ("failed", 1), ("unchanged", 0)]
+)
 def test_exit_codes_follow_the_result(
     cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch, status: str, code: int
 ) -> None:
@@ -159,7 +170,9 @@ FULL = DeltaError("parquet: External: No space left on device (os error 28)")
 DENIED = OSError("Generic error\n  ↳ Permission denied (os error 13)")
 
 
-@pytest.mark.parametrize(("error", "told"), [(FULL, "no space left on device"), (DENIED, "permission denied")])
+@pytest.mark.parametrize(
+    ("error", "told"), [(FULL, "no space left on device"), (DENIED, "permission denied")]
+)
 def test_a_table_that_the_system_refuses_to_write_is_told_in_words(
     cli: Call, shop: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
@@ -195,7 +208,8 @@ def test_a_damaged_control_table_is_no_bug(cli: Call, shop: Path, name: str) -> 
     store = strandline.load(shop).store
     at = store.runs()[0].completed_at
     store.log_changes(
-        Token("p", "n", 1, "r"), [ChangeRow("r", "p", "n", 1, "t", "hold", None, "why", "{}", "h", None, at)]
+        Token("p", "n", 1, "r"),
+        [ChangeRow("r", "p", "n", 1, "t", "hold", None, "why", "{}", "h", None, at)],
     )
     for file in (store.folder / name / "_delta_log").iterdir():
         file.write_text("garbage") if file.name == f"{0:020d}.json" else file.unlink()
@@ -213,12 +227,18 @@ def test_doctor_looks_for_what_may_not_be_written_and_full_disks(
 ) -> None:
     cli("run", "--project-dir", "shop")
     access, usage = os.access, shutil.disk_usage
-    monkeypatch.setattr("os.access", lambda path, mode: "etl_runs" not in str(path) and access(path, mode))
-    bad = [c for c in cli("doctor", "--project-dir", "shop", "--json").json["checks"] if not c["ok"]]
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: "etl_runs" not in str(path) and access(path, mode)
+    )
+    bad = [
+        c for c in cli("doctor", "--project-dir", "shop", "--json").json["checks"] if not c["ok"]
+    ]
     assert [c["name"] for c in bad] == ["control tables"]
     assert "etl_runs" in bad[0]["found"]
     monkeypatch.setattr("os.access", access)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(path)._replace(free=0))
-    bad = [c for c in cli("doctor", "--project-dir", "shop", "--json").json["checks"] if not c["ok"]]
+    bad = [
+        c for c in cli("doctor", "--project-dir", "shop", "--json").json["checks"] if not c["ok"]
+    ]
     assert {c["fix"] for c in bad} == {"make room"}
     assert "connection silver" in {c["name"] for c in bad}

@@ -27,14 +27,18 @@ def test_graph(shop):
     drawn = strandline("graph", cwd=shop).stdout
     assert all(n["name"] in drawn for n in names)
     facts = json.loads(strandline("graph", "--json", cwd=shop).stdout)
-    assert {tuple(e) for e in facts["edges"]} == {(p, n["name"]) for n in names for p in n["parents"]}
+    assert {tuple(e) for e in facts["edges"]} == {
+        (p, n["name"]) for n in names for p in n["parents"]
+    }
     mermaid = strandline("graph", "--mermaid", cwd=shop).stdout.splitlines()
     assert mermaid[0] == "flowchart LR"
     assert sum("-->" in line for line in mermaid) == len(facts["edges"])
 
 
 def test_compile_shows_sql_and_writes_nothing(shop):
-    first = next(n["name"] for n in json.loads(strandline("ls", "--json", cwd=shop).stdout)["nodes"])
+    first = next(
+        n["name"] for n in json.loads(strandline("ls", "--json", cwd=shop).stdout)["nodes"]
+    )
     done = strandline("compile", first, "--engine", "pandas", cwd=shop)
     assert done.returncode == 0, done.stderr
     assert "SELECT" in done.stdout

@@ -17,7 +17,17 @@ from tests.cli.conftest import ENVIRONMENT, Call, add
 from strandline import __version__
 from strandline.cli.interrupt import what_next
 
-HEAVY = ("pyspark", "duckdb", "deltalake", "pyarrow", "pandas", "sqlalchemy", "sqlglot", "jinja2", "rich")
+HEAVY = (
+    "pyspark",
+    "duckdb",
+    "deltalake",
+    "pyarrow",
+    "pandas",
+    "sqlalchemy",
+    "sqlglot",
+    "jinja2",
+    "rich",
+)
 NAP = """
   - name: gold_nap
     read: {connection: files, path: customers.csv}
@@ -26,14 +36,18 @@ NAP = """
 """
 
 
-@pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"], ["demo", "--help"], []])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["--version"], ["run", "--help"], ["demo", "--help"], []]
+)
 def test_help_imports_nothing_heavy(args: list[str]) -> None:
     code = (
         "import sys\nfrom strandline.cli.main import main\n"
         f"try: main({args!r})\nexcept SystemExit as e: assert not e.code\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT
+    )
     assert done.stderr.strip() == "[]"
     assert "strandline" in done.stdout
 
@@ -45,7 +59,11 @@ def test_the_models_that_python_code_names_are_offered() -> None:
     from strandline.config.writes import WriteMetadataConfig
 
     for model in (DeleteDetectionConfig, DeleteDetectionMode, WriteMetadataConfig):
-        assert getattr(strandline, model.__name__) is getattr(strandline.config, model.__name__) is model
+        assert (
+            getattr(strandline, model.__name__)
+            is getattr(strandline.config, model.__name__)
+            is model
+        )
     for module in (strandline, strandline.config):
         with pytest.raises(AttributeError):
             _ = module.NoSuchName
@@ -54,7 +72,9 @@ def test_the_models_that_python_code_names_are_offered() -> None:
 def test_the_first_help_does_not_even_import_pydantic() -> None:
     code = "import sys, atexit\natexit.register(lambda: print('pydantic' in sys.modules, file=sys.stderr))\n"
     code += "from strandline.cli.main import main\nmain(['--help'])"  # further ones do: typer checks values with it
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT
+    )
     assert done.stderr.strip() == "False"
 
 
@@ -140,7 +160,8 @@ def test_80_columns_are_enough(shop: Path) -> None:
     add(
         shop,
         NAP.replace("gold_nap", long).replace(
-            "transform: {steps: [{operation: python, params: {function: slow.nap, engine: pandas}}]}", ""
+            "transform: {steps: [{operation: python, params: {function: slow.nap, engine: pandas}}]}",
+            "",
         ),
     )
     for command in ("run", "status", "history", "ls"):
@@ -183,7 +204,9 @@ def test_ctrl_c_is_heard_while_the_commands_are_still_imported(shop: Path) -> No
         "sys.meta_path.insert(0, Impatient())\n"
         "from strandline.cli.main import main\nmain(['run', '--json'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
     assert done.returncode == 130
     assert json.loads(done.stdout)["error"]["code"] == "interrupted"
     assert "Traceback" not in done.stderr
@@ -195,7 +218,10 @@ def test_ctrl_c_is_heard_while_the_commands_are_still_imported(shop: Path) -> No
         (["run", "--json"], "the next run finds out"),
         (["retry"], "the next run finds out"),
         (["run", "--plan", "p"], "make a new one"),
-        (["undo", "--project-dir", "shop", "r1", "--json"], "before anything else runs: strandline undo r1"),
+        (
+            ["undo", "--project-dir", "shop", "r1", "--json"],
+            "before anything else runs: strandline undo r1",
+        ),
         (["undo"], "strandline undo RUN"),
         (["approve", "r1"], "still held"),
         (["reject", "r1"], "still held"),
@@ -205,24 +231,35 @@ def test_an_interrupt_says_what_becomes_of_what_was_begun(given: list[str], told
     assert told in (what_next(given) or "")
 
 
-@pytest.mark.parametrize("given", [[], ["--help"], ["status"], ["plan"], ["undo", "r1", "--dry-run"]])
+@pytest.mark.parametrize(
+    "given", [[], ["--help"], ["status"], ["plan"], ["undo", "r1", "--dry-run"]]
+)
 def test_an_interrupt_of_what_writes_nothing_promises_nothing(given: list[str]) -> None:
     assert what_next(given) is None
 
 
 @pytest.mark.parametrize("command", ["status --json", "status", "run", "--help"])
-def test_a_stream_that_takes_no_more_is_told_at_the_end(program: Call, shop: Path, command: str) -> None:
+def test_a_stream_that_takes_no_more_is_told_at_the_end(
+    program: Call, shop: Path, command: str
+) -> None:
     where = "" if command == "--help" else " --project-dir shop"
     answer = program(shell=f"{command}{where} >/dev/full")
     assert answer.code == 1
-    assert answer.err == "error: standard output cannot be written, and is incomplete: No space left on device\n"
+    assert (
+        answer.err
+        == "error: standard output cannot be written, and is incomplete: No space left on device\n"
+    )
     if command == "run":
-        assert len(program("history", "--project-dir", "shop", "--json").json["batches"]) == 5  # it went on
+        assert (
+            len(program("history", "--project-dir", "shop", "--json").json["batches"]) == 5
+        )  # it went on
 
 
 def test_data_survives_a_stream_that_knows_ascii_only(program: Call, shop: Path) -> None:
     yaml = shop / "strandline.yaml"
-    yaml.write_text(yaml.read_text(encoding="utf-8").replace("tags: [gold]", "tags: [Łódź]"), encoding="utf-8")
+    yaml.write_text(
+        yaml.read_text(encoding="utf-8").replace("tags: [gold]", "tags: [Łódź]"), encoding="utf-8"
+    )
     for encoding in ("ascii", "latin-1", "utf-8"):
         answer = program("ls", "--project-dir", "shop", "--json", PYTHONIOENCODING=encoding)
         assert answer.json["nodes"][-1]["tags"] == ["Łódź"]
@@ -242,7 +279,9 @@ def test_what_a_library_prints_by_itself_is_in_the_log(program: Call, shop: Path
         assert "a word of ours" in answer.err
     assert "panicked" in program(*command, "--debug").err
     newest = max((shop / ".strandline" / "logs").iterdir(), key=lambda file: file.stat().st_mtime)
-    logs = [file.read_text() for file in (shop / ".strandline" / "logs").iterdir() if file != newest]
+    logs = [
+        file.read_text() for file in (shop / ".strandline" / "logs").iterdir() if file != newest
+    ]
     assert all("panicked" in text for text in logs)
 
 

@@ -89,7 +89,10 @@ def test_status_says_that_a_failed_undo_is_asked_for_again(cli: Call, shop: Path
     assert f"strandline undo {first}" in states["silver_orders"]["meaning"]
     assert "the next run does it again" not in states["silver_orders"]["meaning"]
     assert cli("undo", first, *SHOP).code == 0
-    assert all(n["status"] == "SUCCESS" and not n["meaning"] for n in cli("status", *SHOP, "--json").json["nodes"])
+    assert all(
+        n["status"] == "SUCCESS" and not n["meaning"]
+        for n in cli("status", *SHOP, "--json").json["nodes"]
+    )
 
 
 def test_an_undo_that_was_left_half_way_is_told_until_it_is_finished(cli: Call, shop: Path) -> None:
@@ -155,7 +158,10 @@ def held(cli: Call, shop: Path) -> str:
 
 def test_an_undo_tells_of_the_holds_that_go_with_it(cli: Call, held: str) -> None:
     assert cli("undo", held, *SHOP, "--dry-run", "--json").json["held"] == {"silver_customers": 1}
-    assert "1 held delete of silver_customers would go with it" in cli("undo", held, *SHOP, "--dry-run").out
+    assert (
+        "1 held delete of silver_customers would go with it"
+        in cli("undo", held, *SHOP, "--dry-run").out
+    )
     assert "    1 held" in cli("history", *SHOP).out.splitlines()
     undone = cli("undo", held, *SHOP)
     assert "1 held delete of silver_customers is gone with it" in undone.out
@@ -232,7 +238,10 @@ def test_a_failed_node_says_how_long_it_took(cli: Call, shop: Path) -> None:
 
 def test_commands_that_are_suggested_can_be_pasted(cli: Call, shop: Path) -> None:
     assert "strandline plan --project-dir 'a b'" in cli("init", "a b").out
-    assert "strandline run --plan 'p l.plan'" in cli("plan", "--project-dir", "a b", "--out", "p l.plan").out
+    assert (
+        "strandline run --plan 'p l.plan'"
+        in cli("plan", "--project-dir", "a b", "--out", "p l.plan").out
+    )
     folder = cli("run", *SHOP, "--plan", "shop", "--json")
     assert (folder.code, folder.json["error"]["code"]) == (2, "usage")
     assert "is a folder" in folder.json["error"]["message"]

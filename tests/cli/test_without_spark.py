@@ -31,7 +31,9 @@ def test_spark_is_asked_for_and_not_installed(cli: Call, shop: Path, command: st
     answer = cli(*command.split(), "--engine", "spark", "--project-dir", "shop", "--json")
     assert answer.code == 1
     assert answer.json["error"]["code"] == "engine"
-    assert answer.json["error"]["message"] == "Spark is not installed: there is no package `pyspark`"
+    assert (
+        answer.json["error"]["message"] == "Spark is not installed: there is no package `pyspark`"
+    )
     assert answer.json["error"]["hint"].startswith("pip install 'strandline[spark]'")
     assert starting(load(shop, engine="spark")) is None  # nothing is said to start
 
@@ -48,7 +50,9 @@ def test_a_python_step_without_pandas(cli: Call, shop: Path) -> None:
     )
 
 
-def test_doctor_downloads_nothing(cli: Call, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_downloads_nothing(
+    cli: Call, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STRANDLINE_CACHE", str(tmp_path / "cache"))
     answer = cli("doctor", "--engine", "spark", "--project-dir", "shop", "--json")
     (jars,) = (c for c in answer.json["checks"] if c["name"] == "Spark jars")

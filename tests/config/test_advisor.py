@@ -220,12 +220,16 @@ BROKEN: dict[str, dict[int, str]] = {
 
 
 @pytest.mark.parametrize("lines", BROKEN.values(), ids=BROKEN)
-def test_a_mistake_brings_no_advice_that_follows_from_it(problems: Problems, lines: dict[int, str]) -> None:
+def test_a_mistake_brings_no_advice_that_follows_from_it(
+    problems: Problems, lines: dict[int, str]
+) -> None:
     assert len(problems(with_lines(lines))) == 1
 
 
 def test_a_mistake_elsewhere_hides_no_advice(problems: Problems) -> None:
-    found = problems(with_lines({11: LIMITED, 2: "engine: polars", 13: "- name: silver\n    tags: 7"}))
+    found = problems(
+        with_lines({11: LIMITED, 2: "engine: polars", 13: "- name: silver\n    tags: 7"})
+    )
     assert {p.key for p in found} == {"engine", "nodes[silver].tags", f"{PARAMS}.mode"}
 
 
@@ -256,7 +260,9 @@ def test_examples_find_their_tables(file: Path, tmp_path: Path) -> None:
         database = sqlite3.connect(tmp_path / "source.db")
         for _, read in (r for node in load_project(file).config.nodes for r in node.reads()):
             if read.format == "sql":
-                assert [r[0] for r in database.execute(f"SELECT * FROM {read.table} ORDER BY 1")] == keys
+                assert [
+                    r[0] for r in database.execute(f"SELECT * FROM {read.table} ORDER BY 1")
+                ] == keys
         database.close()
 
 

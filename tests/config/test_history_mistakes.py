@@ -12,7 +12,9 @@ LINE = 15
 
 def write(mode: str, more: str) -> str:
     keys = ", keys: [customer_id]" if mode in ("upsert", "scd2") else ""
-    return changed(WRITE, f"write: {{connection: silver, table: customers, mode: {mode}{keys}, {more}}}")
+    return changed(
+        WRITE, f"write: {{connection: silver, table: customers, mode: {mode}{keys}, {more}}}"
+    )
 
 
 WRONG = [
@@ -37,8 +39,12 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("mode", "more", "key", "message", "hint"), WRONG, ids=[f"{m}: {w}" for m, w, *_ in WRONG])
-def test_refused_with_its_line(problems: Problems, mode: str, more: str, key: str, message: str, hint: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "more", "key", "message", "hint"), WRONG, ids=[f"{m}: {w}" for m, w, *_ in WRONG]
+)
+def test_refused_with_its_line(
+    problems: Problems, mode: str, more: str, key: str, message: str, hint: str
+) -> None:
     (found,) = problems(write(mode, more))
     assert found.key == f"nodes[silver_customers].write.{key}"
     assert found.line == LINE

@@ -25,8 +25,12 @@ def test_a_right_project_loads(write: Write) -> None:
     assert len(project.digest) == 64
 
 
-def test_the_digest_follows_the_config_and_not_the_secret(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = changed('url: "sqlite:///shop.db"', 'url: "postgresql://db/shop", password: "${env:PW}"')
+def test_the_digest_follows_the_config_and_not_the_secret(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = changed(
+        'url: "sqlite:///shop.db"', 'url: "postgresql://db/shop", password: "${env:PW}"'
+    )
     monkeypatch.setenv("PW", "first")
     first = load_project(write(secret)).digest
     monkeypatch.setenv("PW", "second")
@@ -46,14 +50,46 @@ YAML_MISTAKES = {
     "comments only": ("# nothing\n", 1, "the file is empty"),
     "a list": ("- a\n", 1, "expected a map of keys"),
     "a tab": ("project: x\nnodes:\n\t- a\n", 3, "this is not YAML: a tab indents this line"),
-    "an open quote": ('project: "x\n', 1, "this is not YAML: the quote that begins here is not closed"),
-    "an open list": ("project: x\nnodes: [\n  {a: 1}\n", 2, "this is not YAML: the `[` that begins here is not closed"),
-    "an open map": ("project: x\nspark: {a: 1\nnodes: []\n", 2, "this is not YAML: the `{` that begins here is not"),
-    "no colon": ("project: x\nspark\nnodes: []\n", 2, "this is not YAML: this line is no `key: value`"),
-    "a second colon": ("project: x\nengine: a: b\n", 2, "this is not YAML: the value holds a colon"),
-    "a strange character": ("project: @x\n", 1, "this is not YAML: a value cannot begin with this character"),
-    "a deeper line": ("nodes:\n  - name: x\n     read: {a: b}\n", 3, "this is not YAML: this line is indented deeper"),
-    "two documents": ("project: x\n---\nproject: y\n", 2, "expected one document, found a second one"),
+    "an open quote": (
+        'project: "x\n',
+        1,
+        "this is not YAML: the quote that begins here is not closed",
+    ),
+    "an open list": (
+        "project: x\nnodes: [\n  {a: 1}\n",
+        2,
+        "this is not YAML: the `[` that begins here is not closed",
+    ),
+    "an open map": (
+        "project: x\nspark: {a: 1\nnodes: []\n",
+        2,
+        "this is not YAML: the `{` that begins here is not",
+    ),
+    "no colon": (
+        "project: x\nspark\nnodes: []\n",
+        2,
+        "this is not YAML: this line is no `key: value`",
+    ),
+    "a second colon": (
+        "project: x\nengine: a: b\n",
+        2,
+        "this is not YAML: the value holds a colon",
+    ),
+    "a strange character": (
+        "project: @x\n",
+        1,
+        "this is not YAML: a value cannot begin with this character",
+    ),
+    "a deeper line": (
+        "nodes:\n  - name: x\n     read: {a: b}\n",
+        3,
+        "this is not YAML: this line is indented deeper",
+    ),
+    "two documents": (
+        "project: x\n---\nproject: y\n",
+        2,
+        "expected one document, found a second one",
+    ),
     "a key twice": (
         "project: x\nengine: spark\nproject: y\nnodes: []\n",
         3,
@@ -64,9 +100,17 @@ YAML_MISTAKES = {
     "a number as key": ("project: x\nvars:\n  1: a\nnodes: []\n", 3, "the key `1` is not a text"),
     "a yes as key": ("project: x\nvars:\n  on: a\nnodes: []\n", 3, "the key `on` is not a text"),
     "no quotes": ("project: {{ var('x') }}\nnodes: []\n", 1, "expected a text as key"),
-    "no such date": ("project: x\nvars: {a: 2020-13-45}\nnodes: []\n", 2, "'2020-13-45' looks like a timestamp"),
+    "no such date": (
+        "project: x\nvars: {a: 2020-13-45}\nnodes: []\n",
+        2,
+        "'2020-13-45' looks like a timestamp",
+    ),
     "an alias to itself": ("project: x\nnodes: &a [*a]\n", 2, "`*a` refers to itself"),
-    "a control character": ('project: x\nengine: "\x01"\n', 2, "the file holds a control character"),
+    "a control character": (
+        'project: x\nengine: "\x01"\n',
+        2,
+        "the file holds a control character",
+    ),
     "latin-1": (b"project: x\nengine: \xe4\n", 2, "the file is not UTF-8 text"),
     "too large": ("#" * 2_000_001, 1, "the file is larger than"),
     "too deep": ("a: " + "[" * 5000, 1, "nested more than"),
@@ -85,7 +129,8 @@ BOMBS = {
     + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),
     "a long text": f"a: &a {'x' * 900_000}\nb: [{'*a, ' * 20}]\n",
     "a chain": "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 3000)),
-    "maps": "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{p: *a{i - 1}, q: *a{i - 1}}}\n" for i in range(1, 40)),
+    "maps": "a0: &a0 {k: v}\n"
+    + "".join(f"a{i}: &a{i} {{p: *a{i - 1}, q: *a{i - 1}}}\n" for i in range(1, 40)),
 }
 
 
@@ -127,7 +172,10 @@ def test_positions_take_an_index_or_a_name(write: Write) -> None:
 
 
 def test_files_are_named_from_the_project_when_it_is_elsewhere(
-    problems: Problems, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, write: Write
+    problems: Problems,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    write: Write,
 ) -> None:
     folder = write(INCLUDING, nodes__more="nodes: 3\n")
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
@@ -148,11 +196,15 @@ INCLUDE_MISTAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("patterns", "files", "file", "message"), INCLUDE_MISTAKES.values(), ids=INCLUDE_MISTAKES)
+@pytest.mark.parametrize(
+    ("patterns", "files", "file", "message"), INCLUDE_MISTAKES.values(), ids=INCLUDE_MISTAKES
+)
 def test_include_mistakes(
     problems: Problems, patterns: list[str], files: dict[str, str], file: str, message: str
 ) -> None:
-    found = next(p for p in problems(f"include: {patterns}\n{GOOD}", **files) if message in p.message)
+    found = next(
+        p for p in problems(f"include: {patterns}\n{GOOD}", **files) if message in p.message
+    )
     assert found.file == file
     assert found.line in ((1,) if file == "strandline.yaml" else (2, 3))
 
@@ -167,7 +219,9 @@ def test_an_include_does_not_follow_links_out(
 
 
 def test_all_mistakes_of_all_files_come_at_once(problems: Problems) -> None:
-    main = INCLUDING.replace("engine: pandas", "engine: panda").replace("mode: append", "mode: apend")
+    main = INCLUDING.replace("engine: pandas", "engine: panda").replace(
+        "mode: append", "mode: apend"
+    )
     found = problems(
         main,
         nodes__a="nodes:\n  - name: a\n    read: {connection: erpp, tabel: t}\n    write: {connection: bronze, table: ../a, mode: upsert}\n",
@@ -210,7 +264,10 @@ connections:
 nodes: []
 """
     (found,) = problems(text)
-    assert (found.line, found.message) == (6, "this is not YAML: the indentation of this line fits no line above it")
+    assert (found.line, found.message) == (
+        6,
+        "this is not YAML: the indentation of this line fits no line above it",
+    )
     assert str(found).splitlines()[1:] == [
         "    3 |   erp:",
         "    4 |     type: sql",

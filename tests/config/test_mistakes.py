@@ -140,7 +140,9 @@ CROSS: dict[str, tuple[str, str, int, str, str, str | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("old", "new", "line", "key", "message", "hint"), (MODEL | CROSS).values(), ids=MODEL | CROSS)
+@pytest.mark.parametrize(
+    ("old", "new", "line", "key", "message", "hint"), (MODEL | CROSS).values(), ids=MODEL | CROSS
+)
 def test_one_mistake(
     problems: Problems, old: str, new: str, line: int, key: str, message: str, hint: str | None
 ) -> None:
@@ -211,22 +213,46 @@ def test_what_is_fine_on_spark(problems: Problems, old: str, new: str) -> None:
         "link/x",
     ],
 )
-@pytest.mark.parametrize("old", ["table: customers, mode: append", "{connection: bronze, table: customers}", READ])
+@pytest.mark.parametrize(
+    "old", ["table: customers, mode: append", "{connection: bronze, table: customers}", READ]
+)
 def test_no_name_leaves_its_connection(
     problems: Problems, write: Write, tmp_path_factory: pytest.TempPathFactory, old: str, name: str
 ) -> None:
-    text = '"' + (name if name.startswith("a\\") and name != "a\\b" else name.replace("\\", "\\\\")) + '"'
+    text = (
+        '"'
+        + (name if name.startswith("a\\") and name != "a\\b" else name.replace("\\", "\\\\"))
+        + '"'
+    )
     for folder in ("lake/bronze", "landing"):
         (write() / folder).mkdir(parents=True, exist_ok=True)
         Path(folder, "link").symlink_to(tmp_path_factory.mktemp("outside"))
-    new = f"read: {{connection: files, format: csv, path: {text}}}" if old == READ else old.replace("customers", text)
+    new = (
+        f"read: {{connection: files, format: csv, path: {text}}}"
+        if old == READ
+        else old.replace("customers", text)
+    )
     (found,) = problems(changed(old, new))
     assert found.line in (10, 11, 13)
     assert str(found.key).endswith((".table", ".path"))
 
 
 @pytest.mark.parametrize(
-    "name", [".", "a//b", "*", "a:b", "_delta_log", "a/_delta_log", " a", "a%20b", "a#b", "a?b", "a^b", "a|b"]
+    "name",
+    [
+        ".",
+        "a//b",
+        "*",
+        "a:b",
+        "_delta_log",
+        "a/_delta_log",
+        " a",
+        "a%20b",
+        "a#b",
+        "a?b",
+        "a^b",
+        "a|b",
+    ],
 )
 def test_names_that_are_no_table(problems: Problems, name: str) -> None:
     (found,) = problems(changed("table: customers, mode: append", f'table: "{name}", mode: append'))
@@ -243,7 +269,9 @@ STEPS = {
 
 
 @pytest.mark.parametrize(("step", "line", "key", "message", "hint"), STEPS.values(), ids=STEPS)
-def test_steps(problems: Problems, step: str, line: int, key: str, message: str, hint: str | None) -> None:
+def test_steps(
+    problems: Problems, step: str, line: int, key: str, message: str, hint: str | None
+) -> None:
     (found,) = problems(changed(SQL, f"{SQL}\n    transform:\n      steps:\n        {step}"))
     assert (found.line, found.key) == (line, f"{SILVER}.transform.steps[0].{key}")
     assert message in found.message
@@ -262,7 +290,12 @@ def test_secrets_are_in_no_text(problems: Problems, monkeypatch: pytest.MonkeyPa
         "user: [hunter2], jdbc_url: 7",
     ):
         fields = text if "type:" in text else f"type: sql, {text}"
-        found = problems(changed('type: sql, url: "sqlite:///shop.db"', f'{fields}, url: "postgresql://a:hunter2@h/d"'))
+        found = problems(
+            changed(
+                'type: sql, url: "sqlite:///shop.db"',
+                f'{fields}, url: "postgresql://a:hunter2@h/d"',
+            )
+        )
         assert found
         assert "hunter2" not in "".join(str(p) for p in found), text
     found = problems(changed("mode: append", "mode: \"{{ env('ERP_PASSWORD') }}\""))

@@ -17,7 +17,10 @@ VARS = "vars: {n: 4, names: [a, b], flag: true, start: 2020-01-01, both: \"{{ va
 
 def rendered(write: Write, text: str, **files: str) -> Any:
     variables = (
-        VARS.replace(", me: \"{{ var('me') }}\"", "").rstrip("}\n") + ", result: '" + text.replace("'", "''") + "'}\n"
+        VARS.replace(", me: \"{{ var('me') }}\"", "").rstrip("}\n")
+        + ", result: '"
+        + text.replace("'", "''")
+        + "'}\n"
     )
     main = changed("engine: pandas\n", f"engine: pandas\n{variables}")
     return load_project(write(main, **files)).config.vars["result"]
@@ -54,7 +57,9 @@ def test_values(write: Write, monkeypatch: pytest.MonkeyPatch, text: str, value:
 
 def test_a_native_value_reaches_the_model(write: Write) -> None:
     main = changed("keys: [customer_id]", "keys: \"{{ var('names') }}\"")
-    assert load_project(write(VARS.replace(", me: \"{{ var('me') }}\"", "") + main)).config.nodes[1].write.keys == [
+    assert load_project(write(VARS.replace(", me: \"{{ var('me') }}\"", "") + main)).config.nodes[
+        1
+    ].write.keys == [
         "a",
         "b",
     ]
@@ -94,7 +99,10 @@ def test_mistakes(problems: Problems, text: str, message: str, hint: str | None)
     main = (
         VARS.rstrip()
         + "\n"
-        + changed("table: customers, mode: append", f"table: '{text.replace(chr(39), chr(39) * 2)}', mode: append")
+        + changed(
+            "table: customers, mode: append",
+            f"table: '{text.replace(chr(39), chr(39) * 2)}', mode: append",
+        )
     )
     start = time.monotonic()
     found = [p for p in problems(main) if p.key == "nodes[bronze_customers].write.table"]
@@ -123,7 +131,7 @@ def test_vars_do_not_multiply_without_end(problems: Problems, text: str) -> None
 
 
 def test_includes_bring_vars(write: Write) -> None:
-    main = changed("engine: pandas", "engine: pandas\ninclude: [\"{{ var('file', 'more') }}.yaml\"]").replace(
-        "project: shop", "project: \"{{ var('who') }}\""
-    )
+    main = changed(
+        "engine: pandas", "engine: pandas\ninclude: [\"{{ var('file', 'more') }}.yaml\"]"
+    ).replace("project: shop", "project: \"{{ var('who') }}\"")
     assert load_project(write(main, more="vars: {who: me}\n")).config.project == "me"

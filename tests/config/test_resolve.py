@@ -34,7 +34,9 @@ def sql(url: str, **fields: str) -> SqlConnection:
 def test_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A", "${env:B}")
     monkeypatch.setenv("B", "hunter2")
-    assert resolve_secrets("x${env:A}y${env:B}", key="k") == "x${env:B}yhunter2"  # values are not looked into
+    assert (
+        resolve_secrets("x${env:A}y${env:B}", key="k") == "x${env:B}yhunter2"
+    )  # values are not looked into
     monkeypatch.delenv("A")
     with pytest.raises(
         ConfigError, match=r"connections.erp.password: the environment variable `A` is not set"
@@ -52,7 +54,10 @@ def test_redact() -> None:
 def test_secret_values(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("P", "hunter2")
     monkeypatch.setenv("S3", "s3cret")
-    main = changed('url: "sqlite:///shop.db"', 'url: "postgresql://h/d", user: "${env:UNSET}", password: "${env:P}"')
+    main = changed(
+        'url: "sqlite:///shop.db"',
+        'url: "postgresql://h/d", user: "${env:UNSET}", password: "${env:P}"',
+    )
     main = main.replace("engine: pandas", 'spark: {config: {a: "${env:S3}", b: 1}}')
     assert secret_values(load_project(write(main)).config) == ["hunter2", "s3cret"]
 
@@ -65,7 +70,9 @@ def test_locate(write: Write) -> None:
     assert locate(project, "files", ".") == str(folder / "landing")
     cloud = LakeConnection(type="lake", path="s3://bucket/silver/")
     assert place(cloud, "a/b", folder) == "s3://bucket/silver/a/b"
-    assert control_location(project.config.connections, None, folder) == str(folder / "lake/bronze/_strandline")
+    assert control_location(project.config.connections, None, folder) == str(
+        folder / "lake/bronze/_strandline"
+    )
     assert control_location({}, None, folder) == str(folder / ".strandline")
     for connection, name in (("bronze", "../x"), ("erp", "x"), ("nobody", "x")):
         with pytest.raises(ConfigError):
@@ -106,8 +113,14 @@ def test_secrets_in_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("U", "etl")
     monkeypatch.setenv("P", "p@ss:/w?")
     monkeypatch.setenv("URL", "postgresql://u:pw@db/shop")
-    for url in ("postgresql://${env:U}:${env:P}@db/shop", "jdbc:postgresql://db/shop?user=${env:U}&password=${env:P}"):
-        assert (sqlalchemy_url(sql(url), ROOT).username, sqlalchemy_url(sql(url), ROOT).password) == ("etl", "p@ss:/w?")
+    for url in (
+        "postgresql://${env:U}:${env:P}@db/shop",
+        "jdbc:postgresql://db/shop?user=${env:U}&password=${env:P}",
+    ):
+        assert (
+            sqlalchemy_url(sql(url), ROOT).username,
+            sqlalchemy_url(sql(url), ROOT).password,
+        ) == ("etl", "p@ss:/w?")
         assert jdbc(sql(url), ROOT).url == "jdbc:postgresql://db/shop"
         assert jdbc(sql(url), ROOT).password == "p@ss:/w?"
     assert sqlalchemy_url(sql("${env:URL}"), ROOT).password == "pw"
@@ -127,7 +140,9 @@ def test_jdbc_overrides_and_unknown_databases(monkeypatch: pytest.MonkeyPatch) -
     ):
         with pytest.raises(ConfigError) as caught:
             jdbc(sql(url), ROOT)
-        assert "hunter2" not in str(caught.value) + repr(caught.value.__cause__) + repr(caught.value.__context__)
+        assert "hunter2" not in str(caught.value) + repr(caught.value.__cause__) + repr(
+            caught.value.__context__
+        )
 
 
 def test_only_clear_passwords_are_clear() -> None:
@@ -148,7 +163,11 @@ def test_folders_that_executors_may_not_see(write: Write) -> None:
         "landing}", "landing, shared: true}"
     )
     project = load_project(
-        write(shared.replace("/bronze}", "/bronze, shared: true}").replace("/silver}", "/silver, shared: true}"))
+        write(
+            shared.replace("/bronze}", "/bronze, shared: true}").replace(
+                "/silver}", "/silver, shared: true}"
+            )
+        )
     )
     assert project.config.connections["bronze"].shared  # type: ignore[union-attr]
     alone = write(changed("engine: pandas", "spark: {master: 'spark://host:7077'}"))

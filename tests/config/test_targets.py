@@ -59,8 +59,12 @@ def test_a_mistake_in_a_target_is_told_where_it_stands(problems: Problems, case:
 
 
 def test_a_mistake_in_an_included_target_is_told_where_it_stands(problems: Problems) -> None:
-    main, _, node = several(FIRST, SECOND.replace("append", "apend")).partition("  - name: silver_customers")
-    (problem,) = problems(f"include: [more.yaml]\n{main}", more=f"nodes:\n  - name: silver_customers{node}")
+    main, _, node = several(FIRST, SECOND.replace("append", "apend")).partition(
+        "  - name: silver_customers"
+    )
+    (problem,) = problems(
+        f"include: [more.yaml]\n{main}", more=f"nodes:\n  - name: silver_customers{node}"
+    )
     assert (problem.file, problem.line, problem.key) == ("more.yaml", 7, f"{NODE}.write[1].mode")
 
 
@@ -74,13 +78,19 @@ def test_an_empty_list_is_a_mistake(problems: Problems) -> None:
     ("old", "new", "message"),
     [
         ("customer_id, name FROM source", "customer_id, name FROM sorce", "the SQL reads `sorce`"),
-        ("read: {connection: bronze, table: customers}", "read: {connection: brnze, table: c}", "unknown connection"),
+        (
+            "read: {connection: bronze, table: customers}",
+            "read: {connection: brnze, table: c}",
+            "unknown connection",
+        ),
         ("name: silver_customers", "name: silver customers", "expected letters, digits"),
         ("- name: silver_customers\n    read", "- read", "`name` is missing"),
         ("    write:\n", "    tag: [x]\n    write:\n", "unknown key `tag`"),
     ],
 )
-def test_a_mistake_that_targets_share_is_told_once(problems: Problems, old: str, new: str, message: str) -> None:
+def test_a_mistake_that_targets_share_is_told_once(
+    problems: Problems, old: str, new: str, message: str
+) -> None:
     text = several(FIRST, SECOND)
     assert text.count(old) == 1
     (problem,) = problems(text.replace(old, new))
@@ -114,7 +124,9 @@ def _map(write: Write) -> tuple[object, str]:
 
 
 def test_each_target_is_a_node_of_its_own(write: Write) -> None:
-    project = load_project(write(several(FIRST, SECOND, "{connection: silver, table: by day/all, mode: overwrite}")))
+    project = load_project(
+        write(several(FIRST, SECOND, "{connection: silver, table: by day/all, mode: overwrite}"))
+    )
     _, *members = project.config.nodes
     names = ("silver_customers", "silver_customers.archive", "silver_customers.by_day_all")
     assert tuple(n.name for n in members) == names
@@ -141,7 +153,9 @@ def test_whoever_waits_for_one_target_waits_for_all(write: Write) -> None:
 
 
 def test_a_node_that_reads_one_of_its_targets_waits_for_itself(write: Write) -> None:
-    text = several(FIRST, SECOND).replace("read: {connection: bronze, table", "read: {connection: silver, table")
+    text = several(FIRST, SECOND).replace(
+        "read: {connection: bronze, table", "read: {connection: silver, table"
+    )
     with pytest.raises(ConfigError, match="these nodes wait for each other") as refused:
         build(load_project(write(text)))
     assert refused.value.problems[0].line == 12

@@ -70,7 +70,9 @@ class MemoryStore:
         return True
 
     def ended(self, app_id: str, after: int) -> RunRow | None:
-        mine = (r for r in reversed(self.logged) if r.recorded and r.token.rpartition("/")[0] == app_id)
+        mine = (
+            r for r in reversed(self.logged) if r.recorded and r.token.rpartition("/")[0] == app_id
+        )
         return next((r for r in mine if r.batch > after), None)
 
     def log(self, row: RunRow) -> RunRow:
@@ -103,7 +105,9 @@ class Lab:
 
     file = "batch.parquet"
 
-    def __init__(self, folder: Path, platform: Platform, write: Mapping[str, Any], **node: Any) -> None:
+    def __init__(
+        self, folder: Path, platform: Platform, write: Mapping[str, Any], **node: Any
+    ) -> None:
         self.folder, self.platform = folder, platform
         read = {"connection": "files", "path": self.file}
         write = {"connection": "lake", "table": "t", **write}

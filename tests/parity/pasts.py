@@ -80,7 +80,13 @@ class Past:
 
     @property
     def columns(self) -> oracle.Columns:
-        return [("k1", "bigint"), ("k2", "string"), ("p", "string"), ("m", self.mark), ("v", "bigint")]
+        return [
+            ("k1", "bigint"),
+            ("k2", "string"),
+            ("p", "string"),
+            ("m", self.mark),
+            ("v", "bigint"),
+        ]
 
     def marked(self, number: int) -> Any:
         """A number as a mark."""
@@ -130,7 +136,9 @@ def pasts(draw: DrawFn, shape: Shape) -> Past:
         off=dice.choice(["removed", "none", "ignore"]),
         runs=[],
     )
-    if shape.mode == "scd2" or past.deletes == "hard":  # a removed row forgets its sequence, a version by time has none
+    if (
+        shape.mode == "scd2" or past.deletes == "hard"
+    ):  # a removed row forgets its sequence, a version by time has none
         past = replace(past, sequence=False)
     switching = shape.detect != "none" and dice.random() < 0.4
     if switching:
@@ -138,7 +146,9 @@ def pasts(draw: DrawFn, shape: Shape) -> Past:
     source = Source(past, dice)
     for number in range(draw(st.sampled_from([4, 3, 5, 6]))):
         source.edit(number)
-        if switching and number == 1:  # a row that is flagged before nothing looks for deletes any more
+        if (
+            switching and number == 1
+        ):  # a row that is flagged before nothing looks for deletes any more
             source.drop()
         order = dice.choice(ORDERS) if shape.bronze and number else BOTH
         looks = not switching or number < 2 or dice.random() < 0.4
@@ -160,7 +170,9 @@ class Source:
             for _ in range(self.dice.choice([0, 3, 4, 5, 6, 6])):
                 self._put(self._row(0))
             return
-        for kind in self.dice.choices(list(KINDS), list(KINDS.values()), k=self.dice.choice([0, 1, 2, 3, 3, 4])):
+        for kind in self.dice.choices(
+            list(KINDS), list(KINDS.values()), k=self.dice.choice([0, 1, 2, 3, 3, 4])
+        ):
             if kind == "put":
                 self._put(self._row(number))
             elif kind == "back":
@@ -214,7 +226,12 @@ def nodes_of(past: Past, *, looks: bool = True) -> list[dict[str, Any]]:
     read: dict[str, Any] = {"connection": "erp", "table": "t"}
     if shape.stateful:
         read["incremental"] = {"mode": "stateful", "column": "m", **_lag(past), **_initial(past)}
-    write: dict[str, Any] = {"connection": "lake", "table": SILVER, "mode": shape.mode, "keys": past.keys}
+    write: dict[str, Any] = {
+        "connection": "lake",
+        "table": SILVER,
+        "mode": shape.mode,
+        "keys": past.keys,
+    }
     if past.partition_by:
         write["partition_by"] = past.partition_by
     if past.sequence:
@@ -224,9 +241,20 @@ def nodes_of(past: Past, *, looks: bool = True) -> list[dict[str, Any]]:
     if not shape.bronze:
         return [silver | ({"transform": {"steps": steps}} if steps else {})]
     silver["read"] = {"connection": "lake", "table": BRONZE}
-    newest = {"operation": "deduplicate", "params": {"keys": past.keys, "order_by": "_extracted_at DESC"}}
-    kept = {"connection": "lake", "table": BRONZE, "mode": "append", "add_metadata": {"extracted_at": True}}
-    return [{"name": BRONZE, "read": read, "write": kept}, {**silver, "transform": {"steps": [newest, *steps]}}]
+    newest = {
+        "operation": "deduplicate",
+        "params": {"keys": past.keys, "order_by": "_extracted_at DESC"},
+    }
+    kept = {
+        "connection": "lake",
+        "table": BRONZE,
+        "mode": "append",
+        "add_metadata": {"extracted_at": True},
+    }
+    return [
+        {"name": BRONZE, "read": read, "write": kept},
+        {**silver, "transform": {"steps": [newest, *steps]}},
+    ]
 
 
 def _lag(past: Past) -> dict[str, Any]:
@@ -265,7 +293,10 @@ def _switched_off(past: Past, node: dict[str, Any]) -> list[dict[str, Any]]:
     steps = _detect(past, node)
     if past.off == "ignore":
         node["write"]["delete_strategy"] = "ignore"
-        return [{**s, "params": {k: v for k, v in s["params"].items() if k != "soft_delete_col"}} for s in steps]
+        return [
+            {**s, "params": {k: v for k, v in s["params"].items() if k != "soft_delete_col"}}
+            for s in steps
+        ]
     node["write"].pop("delete_strategy", None)
     node["settings"] = {"delete_missing": False}
     return [{**s, "params": {"mode": "none"}} for s in steps]
@@ -274,7 +305,9 @@ def _switched_off(past: Past, node: dict[str, Any]) -> list[dict[str, Any]]:
 class World:
     """A project over a SQLite source, in a folder of its own."""
 
-    def __init__(self, folder: Path, platform: Platform, past: Past, *, recorded: bool = False) -> None:
+    def __init__(
+        self, folder: Path, platform: Platform, past: Past, *, recorded: bool = False
+    ) -> None:
         self.folder, self.platform = folder, platform
         self.clock = Clock(datetime(2024, 10, 27, 0, 30, 0, 1, tzinfo=UTC))
         erp = {"type": "sql", "url": "sqlite:///erp.db"}
@@ -282,7 +315,11 @@ class World:
             looks: make_project(folder, nodes_of(past, looks=looks), connections={"erp": erp})
             for looks in {True, all(run.looks for run in past.runs)}
         }
-        self.store: Store = DeltaStore(folder / "lake" / "_strandline") if recorded else MemoryStore(folder / "notes")
+        self.store: Store = (
+            DeltaStore(folder / "lake" / "_strandline")
+            if recorded
+            else MemoryStore(folder / "notes")
+        )
         self._database = sqlite3.connect(folder / "erp.db", isolation_level=None)
         self._database.execute("PRAGMA synchronous = OFF")
         mark = "INTEGER" if past.mark == "bigint" else "TIMESTAMP"
@@ -291,7 +328,9 @@ class World:
 
     def change(self, rows: Sequence[Row]) -> None:
         """The source as it is from now on."""
-        values = [tuple(str(x) if isinstance(x, datetime) else x for x in row.values()) for row in rows]
+        values = [
+            tuple(str(x) if isinstance(x, datetime) else x for x in row.values()) for row in rows
+        ]
         self._database.execute("BEGIN")
         self._database.execute("DELETE FROM t")
         self._database.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?)", values)
@@ -357,10 +396,21 @@ class Expected:
         only_x = limits.pop("target_filter", None) is not None
         scope = (lambda row: row["p"] == "x") if only_x else (lambda _: True)
         sequence = "m" if self.past.sequence else None
-        return Rules(self.past.keys, self.past.shape.mode, self.past.deletes, sequence=sequence, scope=scope, **limits)
+        return Rules(
+            self.past.keys,
+            self.past.shape.mode,
+            self.past.deletes,
+            sequence=sequence,
+            scope=scope,
+            **limits,
+        )
 
     def run(self, name: str, now: datetime, *, looks: bool = True) -> Ran | Refused:
-        return self._bronze(now) if name == BRONZE else self._silver(now, self.past.shape.detect if looks else "none")
+        return (
+            self._bronze(now)
+            if name == BRONZE
+            else self._silver(now, self.past.shape.detect if looks else "none")
+        )
 
     def _bronze(self, now: datetime) -> Ran:
         if self.past.shape.stateful:
@@ -376,7 +426,9 @@ class Expected:
 
     def _silver(self, now: datetime, detect: Detect) -> Ran | Refused:
         slice_ = self._slice(detect)
-        result = histories.step(self.silver, slice_, self._evidence(slice_, detect), self.rules, now)
+        result = histories.step(
+            self.silver, slice_, self._evidence(slice_, detect), self.rules, now
+        )
         if isinstance(result, Ran):
             direct = self.past.shape.stateful and not self.past.shape.bronze
             mark = histories.next_mark(self.silver.mark, slice_, "m") if direct else None
@@ -390,7 +442,9 @@ class Expected:
         if not self.past.shape.bronze:
             source = self.source
             return (
-                histories.read_since(source, "m", self._low(self.silver.mark)) if self.past.shape.stateful else source
+                histories.read_since(source, "m", self._low(self.silver.mark))
+                if self.past.shape.stateful
+                else source
             )
         assert self.bronze is not None
         read = self.snapshots[-1] if detect == "snapshot_diff" else self.bronze
@@ -405,7 +459,9 @@ class Expected:
                 return histories.by_source(self.source.rows, keys)
             case "watermark_window":
                 low, first = self._low(last.mark), last.mark is None
-                return histories.by_window(slice_, keys, "m", low, self.past.partition_by, first=first)
+                return histories.by_window(
+                    slice_, keys, "m", low, self.past.partition_by, first=first
+                )
         came = Frame(self.bronze.columns, self.bronze.rows[self.taken :]) if self.bronze else slice_
         return histories.by_arrival(came, keys)
 

@@ -11,7 +11,17 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from strandline.testing.oracle import Columns, Frame, NotCastable, cast, digits, family, key_of, same, widen
+from strandline.testing.oracle import (
+    Columns,
+    Frame,
+    NotCastable,
+    cast,
+    digits,
+    family,
+    key_of,
+    same,
+    widen,
+)
 
 # --- values ------------------------------------------------------------------------------------------------
 
@@ -67,7 +77,18 @@ LOCALS = [
     datetime(2038, 1, 19, 3, 14, 8),
     datetime(2200, 12, 31, 23, 59, 59, 999999),
 ]
-FLOATS = [0.0, -0.0, float("nan"), float("inf"), float("-inf"), 0.1, 1.5, -1.5, 5e-324, 1.7976931348623157e308]
+FLOATS = [
+    0.0,
+    -0.0,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    0.1,
+    1.5,
+    -1.5,
+    5e-324,
+    1.7976931348623157e308,
+]
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 DECIMALS = [
     "decimal(5,2)",
@@ -78,7 +99,18 @@ DECIMALS = [
     "decimal(9,9)",
     "decimal(1,0)",
 ]
-TYPES = [*_BITS, *DECIMALS, "string", "boolean", "date", "timestamp", "timestamp_ntz", "binary", "double", "float"]
+TYPES = [
+    *_BITS,
+    *DECIMALS,
+    "string",
+    "boolean",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "binary",
+    "double",
+    "float",
+]
 HASHABLE = [t for t in TYPES if family(t) != "float"]
 
 
@@ -87,25 +119,41 @@ def values(type_: str) -> SearchStrategy[Any]:  # noqa: PLR0911 (one line per fa
     match family(type_):
         case "integer":
             limit = 1 << (_BITS[type_] - 1)
-            return st.sampled_from([0, 1, -1, 2, limit - 1, -limit]) | st.integers(-limit, limit - 1)
+            return st.sampled_from([0, 1, -1, 2, limit - 1, -limit]) | st.integers(
+                -limit, limit - 1
+            )
         case "decimal":
             return _decimals(type_)
         case "string":
-            return st.sampled_from(TEXTS) | st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+            return st.sampled_from(TEXTS) | st.text(
+                st.characters(exclude_categories=["Cs"]), max_size=6
+            )
         case "boolean":
             return st.booleans()
         case "date":
-            days = [date(1900, 1, 1), date(1970, 1, 1), date(2024, 2, 29), date(2024, 3, 31), date(2200, 12, 31)]
+            days = [
+                date(1900, 1, 1),
+                date(1970, 1, 1),
+                date(2024, 2, 29),
+                date(2024, 3, 31),
+                date(2200, 12, 31),
+            ]
             return st.sampled_from(days) | st.dates(date(1900, 1, 1), date(2200, 12, 31))
         case "timestamp":
             return _locals().map(lambda t: t.replace(tzinfo=UTC))
         case "timestamp_ntz":
             return _locals()
         case "binary":
-            return st.sampled_from([b"", b"\x00", b"\x00\x00", b"\xff", b"a", b"\\x00"]) | st.binary(max_size=4)
+            return st.sampled_from(
+                [b"", b"\x00", b"\x00\x00", b"\xff", b"a", b"\\x00"]
+            ) | st.binary(max_size=4)
     width = 32 if type_ == "float" else 64
     known = st.sampled_from(
-        [f for f in FLOATS if width == 64 or (f != 1.7976931348623157e308 and f not in (0.1, 5e-324))]
+        [
+            f
+            for f in FLOATS
+            if width == 64 or (f != 1.7976931348623157e308 and f not in (0.1, 5e-324))
+        ]
     )
     # one NaN: deltalake tells its many bit patterns apart when it matches keys
     return known | st.floats(width=width).map(lambda x: x if x == x else float("nan"))  # noqa: PLR0124
@@ -114,7 +162,9 @@ def values(type_: str) -> SearchStrategy[Any]:  # noqa: PLR0911 (one line per fa
 def _decimals(type_: str) -> SearchStrategy[Decimal]:
     precision, scale = digits(type_)
     most = 10**precision - 1
-    unscaled = st.sampled_from([0, 1, -1, 10, -10, 100, most, -most]).filter(lambda n: abs(n) <= most)
+    unscaled = st.sampled_from([0, 1, -1, 10, -10, 100, most, -most]).filter(
+        lambda n: abs(n) <= most
+    )
     return (unscaled | st.integers(-most, most)).map(lambda n: _scaled(n, scale))
 
 
@@ -166,14 +216,19 @@ def columns(draw: DrawFn, low: int = 1, high: int = 4, types: list[str] | None =
 def frames(draw: DrawFn, cols: Columns, pools: dict[str, list[Any]], most: int = 8) -> Frame:
     """Rows whose values come from small pools, so that they meet again."""
     row = st.fixed_dictionaries({n: st.sampled_from(pools[n]) for n, _ in cols})
-    size = draw(st.sampled_from([3, 4, 6, most, 0, 1]))  # Hypothesis prefers what comes first: small, but not trivial
+    size = draw(
+        st.sampled_from([3, 4, 6, most, 0, 1])
+    )  # Hypothesis prefers what comes first: small, but not trivial
     return Frame(cols, draw(st.lists(row, min_size=size, max_size=size)))
 
 
 @st.composite
 def pools_of(draw: DrawFn, cols: Columns, most: int = 3) -> dict[str, list[Any]]:
     """A few values for each column, NULL among them more often than not."""
-    return {n: [*draw(st.lists(values(t), min_size=2, max_size=most)), *draw(_maybe_null())] for n, t in cols}
+    return {
+        n: [*draw(st.lists(values(t), min_size=2, max_size=most)), *draw(_maybe_null())]
+        for n, t in cols
+    }
 
 
 def _maybe_null() -> SearchStrategy[list[None]]:
@@ -181,7 +236,9 @@ def _maybe_null() -> SearchStrategy[list[None]]:
 
 
 @st.composite
-def tables(draw: DrawFn, low: int = 1, high: int = 4, types: list[str] | None = None, most: int = 12) -> Frame:
+def tables(
+    draw: DrawFn, low: int = 1, high: int = 4, types: list[str] | None = None, most: int = 12
+) -> Frame:
     cols = draw(columns(low, high, types))
     return draw(frames(cols, draw(pools_of(cols)), most))
 
@@ -229,7 +286,9 @@ def cases(draw: DrawFn, *, keyed: bool, unique: bool = True, varied: bool = True
         batches.append(_varied(draw, batch, batches[0].names) if number and varied else batch)
     write: dict[str, Any] = {"partition_by": [partitioned]} if partitioned else {}
     if draw(st.booleans()):
-        write["add_metadata"] = draw(st.sampled_from([True, {"source_connection": True, "extracted_at": False}]))
+        write["add_metadata"] = draw(
+            st.sampled_from([True, {"source_connection": True, "extracted_at": False}])
+        )
     return Case(keys, batches, write)
 
 
@@ -259,7 +318,8 @@ def _varied(draw: DrawFn, batch: Frame, stored: list[str]) -> Frame:
     if draw(st.sampled_from([False, False, True])):
         names = {n: n.upper() if n.upper().casefold() == n.casefold() else n for n in batch.names}
         batch = Frame(
-            [(names[n], t) for n, t in batch.columns], [{names[n]: v for n, v in r.items()} for r in batch.rows]
+            [(names[n], t) for n, t in batch.columns],
+            [{names[n]: v for n, v in r.items()} for r in batch.rows],
         )
     return batch
 

@@ -69,7 +69,12 @@ class Story:
 
     @property
     def write(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"mode": "scd2", "keys": self.keys, "effective_at": "t", "delete_when": "op = 'D'"}
+        found: dict[str, Any] = {
+            "mode": "scd2",
+            "keys": self.keys,
+            "effective_at": "t",
+            "delete_when": "op = 'D'",
+        }
         found |= {"sequence_by": "n"} if self.sequence else {}
         found |= {"track": self.track} if self.track else {}
         found |= {"delete_strategy": self.deletes} if self.deletes != "soft" else {}
@@ -138,7 +143,9 @@ def tell(platform: Platform, story: Story) -> None:
                 assert_sound(found.rows, story.keys, story.course.open_end)
                 assert_same(found, Frame([*story.columns, *SYSTEM], after))
                 did = counted(before, after, story.keys)
-                counts = {n: getattr(result, n) for n in ("inserted", "updated", "deleted", "reopened")}
+                counts = {
+                    n: getattr(result, n) for n in ("inserted", "updated", "deleted", "reopened")
+                }
                 assert counts == {n: did[n] for n in counts}
                 assert (result.version is not None) == (bool(did) or number == 1)
             except AssertionError as e:
@@ -151,7 +158,9 @@ def tell(platform: Platform, story: Story) -> None:
         assert len(kept.rows) == len(distinct(events_of(told, story.course), story.course))
 
 
-def test_any_order_and_any_batching_give_the_same_table(engine_name: str, platform: Platform) -> None:
+def test_any_order_and_any_batching_give_the_same_table(
+    engine_name: str, platform: Platform
+) -> None:
     @for_all(engine_name, stories(BATCHES[engine_name]), counts=EXAMPLES)
     def _(story: Story) -> None:
         tell(platform, story)

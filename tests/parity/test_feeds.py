@@ -73,8 +73,14 @@ def _changes(tables: list[str]) -> st.SearchStrategy[Change]:
 
 def pasts(query: Query, most: int) -> st.SearchStrategy[list[list[Change]]]:
     """For each run what was committed since the one before."""
-    first = st.tuples(*(st.lists(_row(t), max_size=4, unique_by=lambda r: r[0]).map(tuple) for t in query.tables))
-    loaded = first.map(lambda all_: [Change(t, "overwrite", rows) for t, rows in zip(query.tables, all_, strict=True)])
+    first = st.tuples(
+        *(st.lists(_row(t), max_size=4, unique_by=lambda r: r[0]).map(tuple) for t in query.tables)
+    )
+    loaded = first.map(
+        lambda all_: [
+            Change(t, "overwrite", rows) for t, rows in zip(query.tables, all_, strict=True)
+        ]
+    )
     later = st.lists(st.lists(_changes(query.tables), max_size=3), min_size=2, max_size=most)
     return st.tuples(loaded, later).map(lambda both: [both[0], *both[1]])
 
@@ -97,14 +103,18 @@ class How:
 
     def meaning(self, query: Query) -> Writing:
         by = query.number if self.sequence else None
-        return Writing(query.keys, by, (lambda row: row[query.number] == GONE) if self.announces else None)
+        return Writing(
+            query.keys, by, (lambda row: row[query.number] == GONE) if self.announces else None
+        )
 
 
 def hows() -> st.SearchStrategy[How]:
     """A sequence needs rows that stay, and versions by batch time have none."""
     modes = [("upsert", False, True), ("upsert", False, False), ("upsert", True, False)]
     modes += [("scd2", False, False), ("scd2", True, False)]
-    return st.tuples(st.sampled_from(modes), st.booleans(), st.booleans()).map(lambda c: How(*c[0], *c[1:]))
+    return st.tuples(st.sampled_from(modes), st.booleans(), st.booleans()).map(
+        lambda c: How(*c[0], *c[1:])
+    )
 
 
 class World:
@@ -126,7 +136,11 @@ class World:
 
     def change(self, change: Change) -> None:
         names = [n for n, _ in COLUMNS[change.table]]
-        key, there, flagged = KEYS[change.table], self.tables[change.table], self.flagged[change.table]
+        key, there, flagged = (
+            KEYS[change.table],
+            self.tables[change.table],
+            self.flagged[change.table],
+        )
         come = {row[0]: dict(zip(names, row, strict=True)) for row in change.rows}
         delta = DeltaTable(self.place(change.table))
         match change.verb:
@@ -173,7 +187,9 @@ class World:
         if not self.how.flags:
             return plain
         flag = pa.field(FLAG, pa.bool_(), metadata={SYSTEM: "deleted"})
-        return plain.append_column(flag, pa.array([row.get(FLAG, False) for row in rows.values()], pa.bool_()))
+        return plain.append_column(
+            flag, pa.array([row.get(FLAG, False) for row in rows.values()], pa.bool_())
+        )
 
     def run(self) -> NodeResult:
         self.clock = Clock(self.clock.now + timedelta(hours=1))
@@ -185,9 +201,15 @@ class World:
         """The living rows are those that the SQL gives over the tables as they are, written as the node writes."""
         tables = {name: list(rows.values()) for name, rows in self.tables.items()}
         self.target = written(self.target, self.query.rows(tables), self.how.meaning(self.query))
-        wanted = [{n: v for n, v in row.items() if n != FLAG} for row in self.target.values() if not row[FLAG]]
+        wanted = [
+            {n: v for n, v in row.items() if n != FLAG}
+            for row in self.target.values()
+            if not row[FLAG]
+        ]
         found = read_table(self.folder / "lake" / "t").rows
-        current = [r for r in found if r.get("_is_current", True) and not r.get("_is_deleted", False)]
+        current = [
+            r for r in found if r.get("_is_current", True) and not r.get("_is_deleted", False)
+        ]
         names = [n for n in (current[0] if current else ()) if not n.startswith("_")]
         assert counted([{n: r[n] for n in names} for r in current]) == counted(wanted)
 
@@ -197,11 +219,22 @@ def counted(rows: list[dict[str, Any]]) -> Counter[tuple[tuple[str, Any], ...]]:
 
 
 def node(query: Query, how: How) -> dict[str, Any]:
-    limits = {"mode": "feed", "keys": query.keys, "max_delete_percent": None, "on_empty_source": "apply"}
+    limits = {
+        "mode": "feed",
+        "keys": query.keys,
+        "max_delete_percent": None,
+        "on_empty_source": "apply",
+    }
     return {
         "name": "n",
         "sources": [
-            {"connection": "lake", "table": t, "alias": t, "cdc_strategy": "cdf", "primary_keys": [KEYS[t]]}
+            {
+                "connection": "lake",
+                "table": t,
+                "alias": t,
+                "cdc_strategy": "cdf",
+                "primary_keys": [KEYS[t]],
+            }
             for t in query.tables
         ],
         "transform": {"steps": [{"operation": "detect_deletes", "params": limits}]},
@@ -239,7 +272,9 @@ def follow(engine_name: str, platform: Platform, query: Query) -> None:
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=Query.sql)
-def test_following_changes_ends_where_computing_everything_would(pandas_platform: Platform, query: Query) -> None:
+def test_following_changes_ends_where_computing_everything_would(
+    pandas_platform: Platform, query: Query
+) -> None:
     follow("pandas", pandas_platform, query)
 
 

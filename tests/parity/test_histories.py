@@ -41,7 +41,10 @@ def on_spark(shape: Shape) -> Any:
     return pytest.param("spark", shape, id=f"spark-{shape}", marks=marks)
 
 
-LIVED = [*(pytest.param("pandas", shape, id=f"pandas-{shape}") for shape in SHAPES), *map(on_spark, SHAPES)]
+LIVED = [
+    *(pytest.param("pandas", shape, id=f"pandas-{shape}") for shape in SHAPES),
+    *map(on_spark, SHAPES),
+]
 
 
 def live_through(platform: Platform, past: Past, *, recorded: bool = False) -> None:
@@ -90,7 +93,9 @@ def arranged(found: Frame, wanted: Frame) -> Frame:
 
 
 @pytest.mark.parametrize(("engine_name", "shape"), LIVED, indirect=["engine_name"])
-def test_every_run_of_a_past_is_the_oracles(engine_name: str, platform: Platform, shape: Shape) -> None:
+def test_every_run_of_a_past_is_the_oracles(
+    engine_name: str, platform: Platform, shape: Shape
+) -> None:
     @for_all(engine_name, pasts(shape), counts=EXAMPLES, least=1)
     def _(past: Past) -> None:
         live_through(platform, past)

@@ -56,8 +56,15 @@ def test_older_rows_never_overwrite_newer_ones(engine_name: str, platform: Platf
                     assert found is not None
                     table[key] = found
                 columns = [*COLUMNS, ("_is_deleted", "boolean")]
-                assert_same(select(at.table(), [n for n, _ in columns]), Frame(columns, list(table.values())))
+                assert_same(
+                    select(at.table(), [n for n, _ in columns]),
+                    Frame(columns, list(table.values())),
+                )
                 assert result.inserted == len(table) - len(before)
-                died = [k for k in before if table[k]["_is_deleted"] and not before[k]["_is_deleted"]]
-                back = [k for k in before if before[k]["_is_deleted"] and not table[k]["_is_deleted"]]
+                died = [
+                    k for k in before if table[k]["_is_deleted"] and not before[k]["_is_deleted"]
+                ]
+                back = [
+                    k for k in before if before[k]["_is_deleted"] and not table[k]["_is_deleted"]
+                ]
                 assert (result.deleted, result.reopened) == (len(died), len(back))

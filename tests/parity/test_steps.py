@@ -38,11 +38,17 @@ def step(operation: str, **params: Any) -> dict[str, Any]:
 def deduplications(draw: DrawFn) -> tuple[Frame, list[str], list[tuple[str, str]]]:
     frame = draw(tables(2, 5, most=30))
     keys = frame.names[: draw(st.integers(1, len(frame.names) - 1))]
-    order = draw(st.lists(st.tuples(st.sampled_from(frame.names), st.sampled_from(["asc", "desc"])), max_size=2))
+    order = draw(
+        st.lists(
+            st.tuples(st.sampled_from(frame.names), st.sampled_from(["asc", "desc"])), max_size=2
+        )
+    )
     return frame, keys, order
 
 
-def test_deduplicate_keeps_the_same_row_whatever_the_order(engine_name: str, platform: Platform) -> None:
+def test_deduplicate_keeps_the_same_row_whatever_the_order(
+    engine_name: str, platform: Platform
+) -> None:
     @for_all(engine_name, deduplications())
     def _(case: tuple[Frame, list[str], list[tuple[str, str]]]) -> None:
         frame, keys, order = case
@@ -50,7 +56,11 @@ def test_deduplicate_keeps_the_same_row_whatever_the_order(engine_name: str, pla
         expected = oracle.deduplicate(frame, keys, order)
         shuffled = Frame(frame.columns, random.Random(1).sample(frame.rows, len(frame.rows)))
         for rows in (frame, shuffled):
-            found = through(platform, rows, step("deduplicate", keys=keys, **({"order_by": terms} if terms else {})))
+            found = through(
+                platform,
+                rows,
+                step("deduplicate", keys=keys, **({"order_by": terms} if terms else {})),
+            )
             assert_same(found, expected)
 
 
@@ -100,7 +110,9 @@ def test_different_rows_have_different_hashes(platform: Platform) -> None:
 @pytest.mark.long_on_spark
 def test_a_hash_does_not_depend_on_the_width_of_an_integer(platform: Platform) -> None:
     rows = [{"a": 1, "b": 1, "c": Decimal("1.5"), "d": Decimal("1.5000")}]
-    frame = Frame([("a", "tinyint"), ("b", "bigint"), ("c", "decimal(5,1)"), ("d", "decimal(38,4)")], rows)
+    frame = Frame(
+        [("a", "tinyint"), ("b", "bigint"), ("c", "decimal(5,1)"), ("d", "decimal(38,4)")], rows
+    )
     (row,) = through(platform, frame, step("hash_columns", columns=["a", "b", "c", "d"])).rows
     assert row["a"] == row["b"] == oracle.key_hash([(1, "int")])
     assert row["c"] == row["d"] == oracle.key_hash([(Decimal("1.50"), "decimal(10,2)")])
@@ -109,7 +121,9 @@ def test_a_hash_does_not_depend_on_the_width_of_an_integer(platform: Platform) -
 @pytest.mark.long_on_spark
 def test_floats_are_refused_in_hashes(platform: Platform) -> None:
     with pytest.raises(TransformError, match="no exact text to hash"):
-        through(platform, Frame([("x", "double")], [{"x": 1.0}]), step("hash_columns", columns=["x"]))
+        through(
+            platform, Frame([("x", "double")], [{"x": 1.0}]), step("hash_columns", columns=["x"])
+        )
 
 
 # --- cast --------------------------------------------------------------------------------------------------
@@ -181,7 +195,22 @@ SPELLINGS = {
         "4.9e-324",
         "+nan",
     ],
-    "boolean": ["true", "FALSE", "t", "F", "yes", "No", "y", "n", "1", "0", "on", "", "2", " true "],
+    "boolean": [
+        "true",
+        "FALSE",
+        "t",
+        "F",
+        "yes",
+        "No",
+        "y",
+        "n",
+        "1",
+        "0",
+        "on",
+        "",
+        "2",
+        " true ",
+    ],
     "date": [
         "2024-02-29",
         "2023-02-29",
@@ -244,19 +273,45 @@ def test_text_is_cast_by_one_grammar(engine_name: str, platform: Platform) -> No
                 bad.append(text)
         frame = Frame([("text", "string")], [{"text": t} for t in [*good, None]])
         assert_same(
-            through(platform, frame, step("cast", columns={"text": type_})), oracle.cast_columns(frame, {"text": type_})
+            through(platform, frame, step("cast", columns={"text": type_})),
+            oracle.cast_columns(frame, {"text": type_}),
         )
         few = engine_name == "spark" and effort.EXAMPLES < 1  # each takes a while there
         for text in bad[::5] if few else bad:
             with pytest.raises(CastError) as refused:
-                through(platform, Frame([("text", "string")], [{"text": text}]), step("cast", columns={"text": type_}))
-            assert (refused.value.column, refused.value.value, refused.value.type) == ("text", text, type_)
+                through(
+                    platform,
+                    Frame([("text", "string")], [{"text": text}]),
+                    step("cast", columns={"text": type_}),
+                )
+            assert (refused.value.column, refused.value.value, refused.value.type) == (
+                "text",
+                text,
+                type_,
+            )
 
 
 # what may be cast to what; text of floats is left out, because no two engines write it alike
 CASTS = {
-    "integer": ["tinyint", "int", "bigint", "decimal(38,0)", "decimal(5,2)", "double", "boolean", "string"],
-    "decimal": ["tinyint", "bigint", "decimal(38,18)", "decimal(5,2)", "decimal(10,0)", "double", "string"],
+    "integer": [
+        "tinyint",
+        "int",
+        "bigint",
+        "decimal(38,0)",
+        "decimal(5,2)",
+        "double",
+        "boolean",
+        "string",
+    ],
+    "decimal": [
+        "tinyint",
+        "bigint",
+        "decimal(38,18)",
+        "decimal(5,2)",
+        "decimal(10,0)",
+        "double",
+        "string",
+    ],
     "float": ["int", "bigint", "decimal(10,2)", "decimal(38,18)", "double"],
     "boolean": ["int", "string"],
     "date": ["timestamp", "timestamp_ntz", "string"],
@@ -300,7 +355,11 @@ def test_values_are_cast_alike(engine_name: str, platform: Platform) -> None:
 @st.composite
 def shaped(draw: DrawFn) -> tuple[Frame, list[str], str]:
     frame = draw(tables(2, 5))
-    some = draw(st.lists(st.sampled_from(frame.names), min_size=1, max_size=len(frame.names) - 1, unique=True))
+    some = draw(
+        st.lists(
+            st.sampled_from(frame.names), min_size=1, max_size=len(frame.names) - 1, unique=True
+        )
+    )
     return frame, some, draw(st.sampled_from(["new", "Neu`er", "x.y", "名前"]))
 
 
@@ -308,9 +367,16 @@ def test_select_drop_and_rename(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, shaped(), share=0.5)
     def _(case: tuple[Frame, list[str], str]) -> None:
         frame, some, name = case
-        assert_same(through(platform, frame, step("select", columns=some)), oracle.select(frame, some))
+        assert_same(
+            through(platform, frame, step("select", columns=some)), oracle.select(frame, some)
+        )
         kept = (
-            through(platform, frame, step("drop", columns=some), step("rename", columns={frame.names[0]: name}))
+            through(
+                platform,
+                frame,
+                step("drop", columns=some),
+                step("rename", columns={frame.names[0]: name}),
+            )
             if frame.names[0] not in some
             else None
         )
@@ -320,9 +386,13 @@ def test_select_drop_and_rename(engine_name: str, platform: Platform) -> None:
 
 @pytest.mark.long_on_spark
 def test_a_column_with_blanks_can_be_renamed(platform: Platform) -> None:
-    frame = Frame([("first name", "string"), ("a,b;(c)=d", "int")], [{"first name": "Zoë", "a,b;(c)=d": 1}])
+    frame = Frame(
+        [("first name", "string"), ("a,b;(c)=d", "int")], [{"first name": "Zoë", "a,b;(c)=d": 1}]
+    )
     names = {"first name": "first_name", "a,b;(c)=d": "x"}
-    assert_same(through(platform, frame, step("rename", columns=names)), oracle.rename(frame, names))
+    assert_same(
+        through(platform, frame, step("rename", columns=names)), oracle.rename(frame, names)
+    )
 
 
 CONDITIONS: list[tuple[str, Any]] = [
@@ -337,10 +407,25 @@ CONDITIONS: list[tuple[str, Any]] = [
 EXPRESSIONS: list[tuple[str, str, str, Any]] = [
     ("x", "string", "upper(s)", lambda r: None if r["s"] is None else r["s"].upper()),
     ("x", "bigint", "coalesce(n, m)", lambda r: r["n"] if r["n"] is not None else r["m"]),
-    ("s", "string", "CASE WHEN n IS NULL THEN s ELSE 'x' END", lambda r: r["s"] if r["n"] is None else "x"),
-    ("x", "string", "concat(s, '|', s)", lambda r: None if r["s"] is None else f"{r['s']}|{r['s']}"),
+    (
+        "s",
+        "string",
+        "CASE WHEN n IS NULL THEN s ELSE 'x' END",
+        lambda r: r["s"] if r["n"] is None else "x",
+    ),
+    (
+        "x",
+        "string",
+        "concat(s, '|', s)",
+        lambda r: None if r["s"] is None else f"{r['s']}|{r['s']}",
+    ),
     ("x", "string", "'it''s \\\\ \"quoted\" `so` é😀'", lambda r: 'it\'s \\ "quoted" `so` é😀'),
-    ("x", "boolean", "n = m", lambda r: None if r["n"] is None or r["m"] is None else r["n"] == r["m"]),
+    (
+        "x",
+        "boolean",
+        "n = m",
+        lambda r: None if r["n"] is None or r["m"] is None else r["n"] == r["m"],
+    ),
 ]
 PLAIN = [("n", "bigint"), ("m", "bigint"), ("s", "string")]
 _TEXTS = [None, "", "a", "A", "'", "a'b", "\\", "😀", "a\nb"]
@@ -355,10 +440,14 @@ def plain(draw: DrawFn) -> Frame:
 
 @pytest.mark.long_on_spark
 @pytest.mark.parametrize(("sql", "meaning"), CONDITIONS, ids=[c[0] for c in CONDITIONS])
-def test_filter_keeps_what_is_true(engine_name: str, platform: Platform, sql: str, meaning: Any) -> None:
+def test_filter_keeps_what_is_true(
+    engine_name: str, platform: Platform, sql: str, meaning: Any
+) -> None:
     @for_all(engine_name, plain(), share=0.15)
     def _(frame: Frame) -> None:
-        assert_same(through(platform, frame, step("filter", condition=sql)), oracle.filter_(frame, meaning))
+        assert_same(
+            through(platform, frame, step("filter", condition=sql)), oracle.filter_(frame, meaning)
+        )
 
 
 def test_all_conditions_and_expressions_in_one_step(engine_name: str, platform: Platform) -> None:
@@ -370,7 +459,9 @@ def test_all_conditions_and_expressions_in_one_step(engine_name: str, platform: 
     @for_all(engine_name, plain(), share=0.5)
     def _(frame: Frame) -> None:
         columns = {f"x{n}": sql for n, (_, sql, _) in enumerate(asked)}
-        found = through(platform, frame, step("derive", columns=columns), step("filter", condition=kept))
+        found = through(
+            platform, frame, step("derive", columns=columns), step("filter", condition=kept)
+        )
         expected = frame
         for n, (type_, _, meaning) in enumerate(asked):
             expected = oracle.derive(expected, f"x{n}", type_, meaning)
@@ -378,7 +469,9 @@ def test_all_conditions_and_expressions_in_one_step(engine_name: str, platform: 
 
 
 @pytest.mark.long_on_spark
-@pytest.mark.parametrize(("name", "type_", "sql", "meaning"), EXPRESSIONS, ids=[e[2] for e in EXPRESSIONS])
+@pytest.mark.parametrize(
+    ("name", "type_", "sql", "meaning"), EXPRESSIONS, ids=[e[2] for e in EXPRESSIONS]
+)
 def test_derive_adds_or_replaces_a_column(
     engine_name: str, platform: Platform, name: str, type_: str, sql: str, meaning: Any
 ) -> None:

@@ -24,7 +24,9 @@ def enriched(batch: Frame, case: Case, at: Lab) -> Frame:
     if not wanted:
         return batch
     values: dict[str, Any] = {"_extracted_at": at.clock.now} if wanted is True else {}
-    return oracle.with_metadata(batch, {**values, "_source_connection": "files", "_source_file": at.file})
+    return oracle.with_metadata(
+        batch, {**values, "_source_connection": "files", "_source_file": at.file}
+    )
 
 
 def check(result: NodeResult, expected: Outcome, found: Frame) -> None:
@@ -127,7 +129,9 @@ def greater(new: Any, old: Any) -> bool | None:
 CONDITIONS = {
     "source.v > target.v": lambda new, old: greater(new["v"], old["v"]),
     "NOT (source.v <=> target.v)": lambda new, old: not oracle.same(new["v"], old["v"]),
-    "source.v <> target.v": lambda new, old: None if new["v"] is None or old["v"] is None else new["v"] != old["v"],
+    "source.v <> target.v": lambda new, old: (
+        None if new["v"] is None or old["v"] is None else new["v"] != old["v"]
+    ),
     "source.v IS NULL OR target.w = 'a'": lambda new, old: (
         True if new["v"] is None else None if old["w"] is None else old["w"] == "a"
     ),
@@ -154,7 +158,9 @@ def conditional(draw: DrawFn) -> tuple[str, list[Frame]]:
 
 
 @pytest.mark.parametrize("row_hash", [True, pytest.param(False, marks=pytest.mark.long_on_spark)])
-def test_update_condition_holds_back_updates_only(engine_name: str, platform: Platform, row_hash: bool) -> None:
+def test_update_condition_holds_back_updates_only(
+    engine_name: str, platform: Platform, row_hash: bool
+) -> None:
     @for_all(engine_name, conditional(), share=0.5)
     def _(case: tuple[str, list[Frame]]) -> None:
         sql, batches = case
@@ -175,7 +181,9 @@ def test_update_condition_holds_back_updates_only(engine_name: str, platform: Pl
 FORBIDDEN = ["a,b", "a;b", "a{b", "a}b", "a(b", "a)b", "a\tb", "a\nb", "a=b"]
 
 
-@pytest.mark.parametrize("name", ["first name", *(pytest.param(n, marks=pytest.mark.long_on_spark) for n in FORBIDDEN)])
+@pytest.mark.parametrize(
+    "name", ["first name", *(pytest.param(n, marks=pytest.mark.long_on_spark) for n in FORBIDDEN)]
+)
 def test_names_that_delta_cannot_hold_are_refused(platform: Platform, name: str) -> None:
     """Spark writes no such column without column mapping: both engines refuse it, by name and before they write."""
     with lab(platform, {"mode": "append"}) as at:
@@ -187,11 +195,17 @@ def test_names_that_delta_cannot_hold_are_refused(platform: Platform, name: str)
 
 def test_an_empty_text_cannot_be_a_partition(platform: Platform) -> None:
     """Delta reads an empty partition value as NULL: a row would come back changed."""
-    with lab(platform, {"mode": "append", "partition_by": ["p"]}) as at, pytest.raises(TableError, match="`p`"):
+    with (
+        lab(platform, {"mode": "append", "partition_by": ["p"]}) as at,
+        pytest.raises(TableError, match="`p`"),
+    ):
         at.run(Frame([("p", "string"), ("v", "int")], [{"p": "", "v": 1}]))
 
 
 @pytest.mark.long_on_spark
 def test_a_table_needs_a_column_besides_its_partitions(platform: Platform) -> None:
-    with lab(platform, {"mode": "append", "partition_by": ["p"]}) as at, pytest.raises(TransformError, match="besides"):
+    with (
+        lab(platform, {"mode": "append", "partition_by": ["p"]}) as at,
+        pytest.raises(TransformError, match="besides"),
+    ):
         at.run(Frame([("p", "string")], [{"p": "a"}]))

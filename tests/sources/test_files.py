@@ -26,7 +26,11 @@ from strandline.types import Table
 
 def land(tmp_path, **files):
     for name, content in files.items():
-        path = tmp_path / "landing" / name.replace("__", "/").replace("_csv", ".csv").replace("_json", ".json")
+        path = (
+            tmp_path
+            / "landing"
+            / name.replace("__", "/").replace("_csv", ".csv").replace("_json", ".json")
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
@@ -46,7 +50,10 @@ def rows(table, *names):
 
 
 def test_null_is_not_the_empty_string(tmp_path, platform):
-    land(tmp_path, a_csv='id,name\n1,""\n2,\n3,"a ""quoted"", b"\n4," x "\n5,"two\nlines"\n6,back\\slash\n')
+    land(
+        tmp_path,
+        a_csv='id,name\n1,""\n2,\n3,"a ""quoted"", b"\n4," x "\n5,"two\nlines"\n6,back\\slash\n',
+    )
     table = run(tmp_path, platform, {"path": "a.csv"})
     assert rows(table, "id", "name") == [
         ("1", ""),
@@ -74,7 +81,9 @@ def test_options_and_schema(tmp_path, platform):
 
 def test_a_glob_reads_by_column_name_and_tells_the_file(tmp_path, platform):
     land(
-        tmp_path, a_csv="\ufeffid,name\n1,one\n", **{"sub dir__b+ü %_csv": "NAME,id,extra\ntwo,2,E\n", "empty_csv": ""}
+        tmp_path,
+        a_csv="\ufeffid,name\n1,one\n",
+        **{"sub dir__b+ü %_csv": "NAME,id,extra\ntwo,2,E\n", "empty_csv": ""},
     )
     table = run(tmp_path, platform, {"path": "**/*.csv"}, add_metadata=True)
     assert rows(table, "id", "name", "extra", "_source_file", "_source_connection") == [
@@ -85,12 +94,18 @@ def test_a_glob_reads_by_column_name_and_tells_the_file(tmp_path, platform):
 
 
 def test_json_lines(tmp_path, platform):
-    land(tmp_path, a_json='{"id":1,"v":1.5,"s":{"a":1,"b":["x"]},"n":null}\n{"id":2,"v":2,"t":"é","s":null}\n')
+    land(
+        tmp_path,
+        a_json='{"id":1,"v":1.5,"s":{"a":1,"b":["x"]},"n":null}\n{"id":2,"v":2,"t":"é","s":null}\n',
+    )
     table = run(tmp_path, platform, {"path": "a.json"})
     assert dict(table.columns) == {
         "id": "bigint", "s": "struct<a:bigint,b:array<string>>", "t": "string", "v": "double",
     }  # fmt: skip
-    assert rows(table, "id", "v", "t", "s") == [(1, 1.5, None, {"a": 1, "b": ["x"]}), (2, 2.0, "é", None)]
+    assert rows(table, "id", "v", "t", "s") == [
+        (1, 1.5, None, {"a": 1, "b": ["x"]}),
+        (2, 2.0, "é", None),
+    ]
 
 
 def test_parquet_keeps_its_types_and_unites_columns(tmp_path, platform):
@@ -107,7 +122,11 @@ def test_parquet_keeps_its_types_and_unites_columns(tmp_path, platform):
 
 @pytest.mark.parametrize(
     ("content", "line"),
-    [("id,name\n1,a\n2,b,c\n", 3), ("id,name\n1,a\n2\n", 3), ('id,name\n1,"two\nlines"\n3,c,d\n', 4)],
+    [
+        ("id,name\n1,a\n2,b,c\n", 3),
+        ("id,name\n1,a\n2\n", 3),
+        ('id,name\n1,"two\nlines"\n3,c,d\n', 4),
+    ],
 )
 def test_an_unreadable_line_is_named(tmp_path, platform, content, line):
     land(tmp_path, a_csv=content)
@@ -181,7 +200,11 @@ def test_only_files_since_a_time_are_read(tmp_path, platform, format_):
     landed(tmp_path, f"b.{format_}", new, NOON)
     source = FileSource(tmp_path, f"*.{format_}", format_, file_column="_source_file", since=NOON)
     names, found, count = scanned(platform, source)
-    assert (names, found, count) == (["id", "name", "_source_file"], [(two, "b", f"b.{format_}")], 1)
+    assert (names, found, count) == (
+        ["id", "name", "_source_file"],
+        [(two, "b", f"b.{format_}")],
+        1,
+    )
     assert max(f.modified for f in listed(source)) == NOON
     assert scanned(platform, replace(source, since=NOON + micro)) == (names, [], 0)
     assert len(scanned(platform, replace(source, since=NOON - micro))[1]) == 2
@@ -244,14 +267,21 @@ def test_files_in_other_encodings(tmp_path, platform):
         tmp_path,
         platform,
         {
-            "west": {"path": "west/**/*", "format": "csv", "options": {"delimiter": ";", "encoding": "latin-1"}},
+            "west": {
+                "path": "west/**/*",
+                "format": "csv",
+                "options": {"delimiter": ";", "encoding": "latin-1"},
+            },
             "wide": {"path": "wide.csv", "options": {"encoding": "utf-16"}},
             "small": {"path": "small.csv.gz"},
             "yen": {"path": "yen.csv", "options": {"encoding": "shift_jis"}},
         },
     )
     assert [n.error for n in found.values()] == [None] * 4
-    tables = {name: rows(read_table(tmp_path / "lake" / name), "id", "name", "_source_file") for name in found}
+    tables = {
+        name: rows(read_table(tmp_path / "lake" / name), "id", "name", "_source_file")
+        for name in found
+    }
     assert tables["west"] == [
         ("1", "Zürich", "west/a.csv"),
         ("2", "ein\r\nBären;platz", "west/a.csv"),
@@ -275,7 +305,11 @@ def test_a_file_that_is_not_what_the_read_says_is_named_with_the_option_to_set(t
         tab_csv="id\tname\n1\tx\n",
     )
     reads = {n: {"path": f"{n}.csv"} for n in ("early", "late", "wide", "bare", "semicolon", "tab")}
-    found = several(tmp_path, platform, {**reads, "wrong": {"path": "wrong.csv", "options": {"encoding": "cp1252"}}})
+    found = several(
+        tmp_path,
+        platform,
+        {**reads, "wrong": {"path": "wrong.csv", "options": {"encoding": "cp1252"}}},
+    )
     assert all(n.status == "failed" for n in found.values())
     told = {name: (n.error["message"], n.error["hint"]) for name, n in found.items()}
     other = "add options: {encoding: …} to the read, for example latin-1 (Western Europe), cp1252 (Windows) or utf-16"
@@ -306,7 +340,8 @@ def test_a_file_that_is_not_what_the_read_says_is_named_with_the_option_to_set(t
 
 
 @pytest.mark.parametrize(
-    "damaged", [lambda b: b[: len(b) // 2], lambda b: b"not an archive", lambda b: b[:-9] + b"123456789"]
+    "damaged",
+    [lambda b: b[: len(b) // 2], lambda b: b"not an archive", lambda b: b[:-9] + b"123456789"],
 )
 def test_a_damaged_archive(tmp_path, pandas_platform, damaged):
     text = "id,name\n" + "".join(f"{i},name {i * i}\n" for i in range(2000))
@@ -322,7 +357,11 @@ def test_a_damaged_archive(tmp_path, pandas_platform, damaged):
 def test_files_by_their_time_in_another_encoding(tmp_path, pandas_platform):
     """A run that finds no new file knows the columns all the same."""
     land(tmp_path, a_csv="id,name\n1,Zürich\n".encode("latin-1"))
-    read = {"path": "*.csv", "options": {"encoding": "latin-1"}, "incremental": {"mode": "stateful"}}
+    read = {
+        "path": "*.csv",
+        "options": {"encoding": "latin-1"},
+        "incremental": {"mode": "stateful"},
+    }
     for expected in ("success", "unchanged"):
         assert several(tmp_path, pandas_platform, {"t": read})["t"].status == expected
     land(tmp_path, b_csv="id,name\n2,Köln\n".encode("latin-1"))

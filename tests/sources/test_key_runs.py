@@ -11,7 +11,9 @@ from strandline.engine.base import SqlEndpoint, SqlSource
 from strandline.engine.sources import key_runs
 from strandline.engine.sources.sql import plan_read
 
-KEYS = st.lists(st.one_of(st.none(), st.integers(-70, 70), st.integers(-(2**40), 2**40)), max_size=60)
+KEYS = st.lists(
+    st.one_of(st.none(), st.integers(-70, 70), st.integers(-(2**40), 2**40)), max_size=60
+)
 
 
 def source(url, table="t"):
@@ -25,7 +27,9 @@ def filled(url, keys, declared="BIGINT"):
         connection.exec_driver_sql("DROP TABLE IF EXISTS t")
         connection.exec_driver_sql(f"CREATE TABLE t (id {declared})")
         if keys:
-            connection.execute(sqlalchemy.text("INSERT INTO t VALUES (:k)"), [{"k": k} for k in keys])
+            connection.execute(
+                sqlalchemy.text("INSERT INTO t VALUES (:k)"), [{"k": k} for k in keys]
+            )
     return engine
 
 
@@ -39,7 +43,11 @@ def unfolded(engine, url):
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request, tmp_path):
-    return f"sqlite:///{tmp_path}/shop.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    return (
+        f"sqlite:///{tmp_path}/shop.db"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
 
 
 @settings(max_examples=40)

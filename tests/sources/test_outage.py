@@ -35,7 +35,14 @@ DOWN, BUSY = (True, "the database cannot be reached"), (True, "the database is b
     ("error", "expected"),
     [
         (wrapped(psycopg.OperationalError("SSL SYSCALL error: EOF detected")), DOWN),
-        (wrapped(psycopg.OperationalError("could not receive data from server: Connection reset by peer")), DOWN),
+        (
+            wrapped(
+                psycopg.OperationalError(
+                    "could not receive data from server: Connection reset by peer"
+                )
+            ),
+            DOWN,
+        ),
         (wrapped(psycopg.OperationalError("server closed the connection unexpectedly")), DOWN),
         (wrapped(psycopg.OperationalError("Verbindungsaufbau abgelehnt")), DOWN),
         (wrapped(psycopg.OperationalError("FATAL:  the database system is starting up")), DOWN),
@@ -85,7 +92,10 @@ def test_sqlite_tells_by_its_code(tmp_path):
     file = tmp_path / "shop.db"
     holder, other = sqlite3.connect(file), sqlite3.connect(file, timeout=0)
     holder.execute("CREATE TABLE c (id INTEGER)")
-    for sql, expected in (("SELECT closed_at FROM c", (False, "no such column")), ("SELECT * FROM c", BUSY)):
+    for sql, expected in (
+        ("SELECT closed_at FROM c", (False, "no such column")),
+        ("SELECT * FROM c", BUSY),
+    ):
         holder.execute("BEGIN EXCLUSIVE") if expected == BUSY else None
         with pytest.raises(sqlite3.OperationalError) as e:
             other.execute(sql)
@@ -106,7 +116,9 @@ def test_a_column_that_is_not_there_is_asked_for_once(tmp_path, pandas_platform,
         "read": {"connection": "erp", "query": "SELECT id, closed_at FROM c"},
         "write": {"connection": "lake", "table": "t", "mode": "append"},
     }
-    project = make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": "sqlite:///shop.db"}})
+    project = make_project(
+        tmp_path, [node], connections={"erp": {"type": "sql", "url": "sqlite:///shop.db"}}
+    )
     error = project.run(platform=pandas_platform).nodes[0].error
     assert error["code"] == "read"
     assert "no such column: closed_at" in error["message"]
@@ -119,7 +131,10 @@ def java(*classes, state=None, code=0, cause=None):
     for name in reversed(classes):
         chain = SimpleNamespace(getName=lambda n=name: n, getSuperclass=lambda c=chain: c)
     return SimpleNamespace(
-        getClass=lambda: chain, getCause=lambda: cause, getSQLState=lambda: state, getErrorCode=lambda: code
+        getClass=lambda: chain,
+        getCause=lambda: cause,
+        getSQLState=lambda: state,
+        getErrorCode=lambda: code,
     )
 
 

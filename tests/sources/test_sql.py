@@ -44,7 +44,9 @@ def bronze(read, **node):
 
 
 def run(tmp_path, platform, node, url="sqlite:///shop.db", **login):
-    project = make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": url, **login}})
+    project = make_project(
+        tmp_path, [node], connections={"erp": {"type": "sql", "url": url, **login}}
+    )
     result = project.run(platform=platform, check=True).nodes[0]
     return result, read_table(tmp_path / "lake" / "t")
 
@@ -71,14 +73,18 @@ def test_sqlite_types_survive(tmp_path, platform, shop):
         "b": True, "day": date(2024, 2, 29), "at": datetime(2024, 3, 31, 2, 30, 0, 123456),
         "zoned": datetime(2024, 3, 31, 0, 30, tzinfo=UTC), "bin": b"\x00\xff", "odd": "x",
     }  # fmt: skip
-    assert {"i": None, "s": None, "bin": None}.items() <= next(r for r in table.rows if r["i"] is None).items()
+    assert {"i": None, "s": None, "bin": None}.items() <= next(
+        r for r in table.rows if r["i"] is None
+    ).items()
 
 
 def test_a_text_in_a_number_column_is_an_error_that_names_both(tmp_path, platform, shop):
     shop.execute("CREATE TABLE t (amount INTEGER)")
     shop.execute("INSERT INTO t VALUES ('twelve')")
     shop.commit()
-    with pytest.raises(ReadError.__mro__[1], match="column `amount`: the value 'twelve' is not a bigint"):
+    with pytest.raises(
+        ReadError.__mro__[1], match="column `amount`: the value 'twelve' is not a bigint"
+    ):
         run(tmp_path, platform, bronze({"table": "t"}))
     assert open_table(Table("t", str(tmp_path / "lake" / "t"))) is None
 
@@ -117,18 +123,32 @@ def test_a_query_with_a_cte_and_computed_columns(tmp_path, platform, shop):
 def test_a_query_goes_by_its_node_and_its_tables(tmp_path, query, url, tables):
     node = bronze({"query": query})
     node["write"]["add_metadata"] = {"source_table": True, "extracted_at": False}
-    project = make_project(tmp_path, [node], connections={"erp": {"type": "sql", "url": url}}).config
-    ((name, value),) = metadata_columns(Job(project, project.config.nodes[0], Clock(datetime(2024, 1, 1))))
+    project = make_project(
+        tmp_path, [node], connections={"erp": {"type": "sql", "url": url}}
+    ).config
+    ((name, value),) = metadata_columns(
+        Job(project, project.config.nodes[0], Clock(datetime(2024, 1, 1)))
+    )
     assert (name, value.name) == ("_source_table", f"n ({tables})" if tables else "n")
 
 
-ENDINGS = ["-- all of them", ";\n-- all of them\n", "; /* all */ ;", "\n/* all\n of them */", " -- ü😀 ; --"]
+ENDINGS = [
+    "-- all of them",
+    ";\n-- all of them\n",
+    "; /* all */ ;",
+    "\n/* all\n of them */",
+    " -- ü😀 ; --",
+]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
 def test_a_query_may_end_in_a_comment(tmp_path, shop, request, where, ending):
-    url = f"sqlite:///{tmp_path}/shop.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    url = (
+        f"sqlite:///{tmp_path}/shop.db"
+        if where == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
     endpoint = SqlEndpoint("erp", sqlalchemy.make_url(url), lambda: None)
     query = f"/* keys */ SELECT 1 AS id, 'ü😀 -- ; ' AS name {ending}"
     statement = plan_read(SqlSource(endpoint, query=query), partitioned=False).statement
@@ -148,7 +168,9 @@ def test_a_query_with_a_comment_is_read_and_compared(tmp_path, platform, shop):
         "source_query": "SELECT id FROM t -- all",
     }
     node = bronze({"query": "SELECT id, name\nFROM t;\n-- all of them"})
-    node["transform"] = {"steps": [{"operation": "detect_deletes", "params": {**step, "max_delete_percent": None}}]}
+    node["transform"] = {
+        "steps": [{"operation": "detect_deletes", "params": {**step, "max_delete_percent": None}}]
+    }
     node["write"] |= {"mode": "upsert", "keys": ["id"]}
     run(tmp_path, platform, node)
     shop.execute("DELETE FROM t WHERE id = 1")
@@ -160,10 +182,15 @@ def test_a_query_with_a_comment_is_read_and_compared(tmp_path, platform, shop):
 @pytest.mark.parametrize("column", ["id", "day"])
 def test_partitioned_reads_lose_and_double_nothing(tmp_path, platform, shop, column):
     shop.execute("CREATE TABLE t (id INTEGER, day DATE)")
-    shop.executemany("INSERT INTO t VALUES (?, ?)", [(i, f"2024-{i % 12 + 1:02}-{i % 28 + 1:02}") for i in range(500)])
+    shop.executemany(
+        "INSERT INTO t VALUES (?, ?)",
+        [(i, f"2024-{i % 12 + 1:02}-{i % 28 + 1:02}") for i in range(500)],
+    )
     shop.execute("INSERT INTO t VALUES (NULL, NULL)")
     shop.commit()
-    result, table = run(tmp_path, platform, bronze({"table": "t", "partition_column": column, "num_partitions": 4}))
+    result, table = run(
+        tmp_path, platform, bronze({"table": "t", "partition_column": column, "num_partitions": 4})
+    )
     assert result.rows_read == 501
     assert sorted(r["id"] for r in table.rows if r["id"] is not None) == list(range(500))
     assert sum(r["id"] is None for r in table.rows) == 1
@@ -220,7 +247,10 @@ def statement(tmp_path, shop, steps):
 
     url = sqlalchemy.make_url(f"sqlite:///{tmp_path / 'shop.db'}")
     source = SqlSource(
-        SqlEndpoint("erp", url, None), table="t", columns=columns_needed(node), where=tuple(predicates(node))
+        SqlEndpoint("erp", url, None),
+        table="t",
+        columns=columns_needed(node),
+        where=tuple(predicates(node)),
     )
     return plan_read(source, partitioned=False).statement
 
@@ -230,7 +260,10 @@ def test_columns_and_filters_are_pushed_down(tmp_path, shop):
         tmp_path,
         shop,
         [
-            {"operation": "filter", "params": {"condition": "ID > 10 AND name = 'x' AND day >= DATE '2024-01-01'"}},
+            {
+                "operation": "filter",
+                "params": {"condition": "ID > 10 AND name = 'x' AND day >= DATE '2024-01-01'"},
+            },
             {"operation": "select", "params": {"columns": ["id", "name", "day"]}},
         ],
     )
@@ -251,14 +284,19 @@ def test_columns_and_filters_are_pushed_down(tmp_path, shop):
     ],
 )
 def test_a_filter_that_a_database_might_read_differently_stays_here(tmp_path, shop, condition):
-    assert "WHERE" not in statement(tmp_path, shop, [{"operation": "filter", "params": {"condition": condition}}])
+    assert "WHERE" not in statement(
+        tmp_path, shop, [{"operation": "filter", "params": {"condition": condition}}]
+    )
 
 
 def test_a_pushed_filter_is_still_evaluated_here(tmp_path, platform, shop):
     shop.execute("CREATE TABLE t (id INTEGER, name TEXT COLLATE NOCASE)")
     shop.executemany("INSERT INTO t VALUES (?, ?)", [(1, "a"), (2, "A"), (3, "b")])
     shop.commit()
-    node = bronze({"table": "t"}, transform={"steps": [{"operation": "filter", "params": {"condition": "name = 'a'"}}]})
+    node = bronze(
+        {"table": "t"},
+        transform={"steps": [{"operation": "filter", "params": {"condition": "name = 'a'"}}]},
+    )
     result, table = run(tmp_path, platform, node)
     assert [r["id"] for r in table.rows] == [1]
     assert result.rows_read == 2  # the database's own collation let both through
@@ -270,7 +308,9 @@ def test_a_pushed_filter_is_still_evaluated_here(tmp_path, platform, shop):
 def limited(endpoint_url, table, column, type_, low):
     """What arrives of a table when the database is given a lower bound, before the engine filters again."""
     found = limits(
-        ReadConfig(connection="erp", table=table, incremental={"mode": "stateful", "column": column}),
+        ReadConfig(
+            connection="erp", table=table, incremental={"mode": "stateful", "column": column}
+        ),
         Schema.of((column, type_)),
         {column: Mark(low, type_)},
         datetime(2024, 6, 15, tzinfo=UTC),
@@ -282,9 +322,19 @@ def limited(endpoint_url, table, column, type_, low):
     with LocalPlatform().workspace("n") as engine:
         relation = engine.scan(source).relation
         arrived = {r[0] for r in engine.fetch(select(col("id")).from_(table_(relation.name)))}
-        kept = {r[0] for r in engine.fetch(select(col("id")).from_(table_(relation.name)).where(found.predicate))}
+        kept = {
+            r[0]
+            for r in engine.fetch(
+                select(col("id")).from_(table_(relation.name)).where(found.predicate)
+            )
+        }
         everything = engine.scan(SqlSource(endpoint, table=table)).relation
-        expected = {r[0] for r in engine.fetch(select(col("id")).from_(table_(everything.name)).where(found.predicate))}
+        expected = {
+            r[0]
+            for r in engine.fetch(
+                select(col("id")).from_(table_(everything.name)).where(found.predicate)
+            )
+        }
     assert kept == expected, "the database dropped a row that the engine keeps"
     return arrived
 
@@ -313,12 +363,16 @@ SQLITE_LIMITS = [
 
 
 @pytest.mark.parametrize(("declared", "type_", "low", "inside", "outside"), SQLITE_LIMITS)
-def test_sqlite_loses_no_row_to_a_lower_bound(tmp_path, shop, declared, type_, low, inside, outside):
+def test_sqlite_loses_no_row_to_a_lower_bound(
+    tmp_path, shop, declared, type_, low, inside, outside
+):
     shop.execute(f"CREATE TABLE t (id INTEGER, c {declared})")
     shop.executemany("INSERT INTO t VALUES (?, ?)", list(enumerate([*inside, None, *outside])))
     shop.commit()
     arrived = limited(f"sqlite:///{tmp_path / 'shop.db'}", "t", "c", type_, low)
-    assert arrived == set(range(len(inside) + 1)), "the NULL comes too, and what is far below does not travel"
+    assert arrived == set(range(len(inside) + 1)), (
+        "the NULL comes too, and what is far below does not travel"
+    )
 
 
 def test_a_time_that_is_none_is_told_even_below_the_bound(tmp_path, shop):
@@ -326,7 +380,9 @@ def test_a_time_that_is_none_is_told_even_below_the_bound(tmp_path, shop):
     shop.execute("INSERT INTO t VALUES (1, '12/05/2023')")
     shop.commit()
     with pytest.raises(CastError, match="12/05/2023"):
-        limited(f"sqlite:///{tmp_path / 'shop.db'}", "t", "c", "timestamp_ntz", datetime(2024, 6, 1))
+        limited(
+            f"sqlite:///{tmp_path / 'shop.db'}", "t", "c", "timestamp_ntz", datetime(2024, 6, 1)
+        )
 
 
 def test_text_of_a_database_in_utf_16_is_compared_here(tmp_path, shop):
@@ -365,13 +421,17 @@ POSTGRES_LIMITS = [
 
 
 @pytest.mark.parametrize(("declared", "type_", "low", "inside", "outside"), POSTGRES_LIMITS)
-def test_postgres_applies_a_lower_bound_exactly(postgres_url, declared, type_, low, inside, outside):
+def test_postgres_applies_a_lower_bound_exactly(
+    postgres_url, declared, type_, low, inside, outside
+):
     engine = sqlalchemy.create_engine(postgres_url)
     with engine.begin() as c:
         c.exec_driver_sql("DROP TABLE IF EXISTS limited")
         c.exec_driver_sql(f"CREATE TABLE limited (id int, c {declared})")
         for number, value in enumerate([*inside, None, *outside]):
-            c.exec_driver_sql(f"INSERT INTO limited VALUES (%s, CAST(%s AS {declared}))", (number, value))
+            c.exec_driver_sql(
+                f"INSERT INTO limited VALUES (%s, CAST(%s AS {declared}))", (number, value)
+            )
     engine.dispose()
     assert limited(postgres_url, "limited", "c", type_, low) == set(range(len(inside) + 1))
 

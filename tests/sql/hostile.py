@@ -73,4 +73,6 @@ def _row(number: int, values: tuple[object, ...], group: str | None) -> dict[str
     return {n: Decimal(str(v)) if n in _DECIMALS and v is not None else v for n, v in row.items()}
 
 
-HOSTILE = Frame(COLUMNS, [_row(n, v, g) for n, (v, g) in enumerate(zip(_ROWS, _GROUPS, strict=True), start=1)])
+HOSTILE = Frame(
+    COLUMNS, [_row(n, v, g) for n, (v, g) in enumerate(zip(_ROWS, _GROUPS, strict=True), start=1)]
+)

@@ -29,7 +29,10 @@ ANSWERS = json.loads((Path(__file__).parent / "spark.json").read_text(encoding="
 
 def every(nth: int, asked: Iterable[str]) -> list[Any]:
     """All of them; `make test` asks Spark every nth. The answers are its own, and `make long` asks for all of them."""
-    return [pytest.param(sql, marks=pytest.mark.long_on_spark if n % nth else []) for n, sql in enumerate(asked)]
+    return [
+        pytest.param(sql, marks=pytest.mark.long_on_spark if n % nth else [])
+        for n, sql in enumerate(asked)
+    ]
 
 
 def answer(platform: Platform, sql: str) -> Frame:
@@ -179,6 +182,11 @@ def test_an_exact_cast_neither_cuts_nor_rounds(platform: Platform) -> None:
         return checked_cast(cast(lit(text), source), source, target, "k", safe=True, exact=True)
 
     with platform.workspace("exact") as engine:
-        row = engine.fetch(select(*(named(exact(*case[:3]), f"c{n}") for n, case in enumerate(EXACT))))[0]
-    found = [(*case[:3], None if value is None else str(value)) for case, value in zip(EXACT, row, strict=True)]
+        row = engine.fetch(
+            select(*(named(exact(*case[:3]), f"c{n}") for n, case in enumerate(EXACT)))
+        )[0]
+    found = [
+        (*case[:3], None if value is None else str(value))
+        for case, value in zip(EXACT, row, strict=True)
+    ]
     assert found == EXACT

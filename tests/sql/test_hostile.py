@@ -78,9 +78,13 @@ def test_every_function_has_a_rule_and_is_counted() -> None:
 
 def test_every_function_of_ours_that_a_rule_calls_is_there() -> None:
     """A rule that calls a macro which nobody wrote would fail only for the users of that rule."""
-    source = "\n".join(file.read_text(encoding="utf-8") for file in Path(functions.__file__).parent.glob("*.py"))
+    source = "\n".join(
+        file.read_text(encoding="utf-8") for file in Path(functions.__file__).parent.glob("*.py")
+    )
     called = {name.lower() for name in re.findall(r'"(strandline_\w+)"', source, re.IGNORECASE)}
-    written = {m.lower() for text in (*MACROS, *DUCK_MACROS) for m in re.findall(r"MACRO (\w+)\(", text)}
+    written = {
+        m.lower() for text in (*MACROS, *DUCK_MACROS) for m in re.findall(r"MACRO (\w+)\(", text)
+    }
     assert called <= written | set(ANSWERS_OF_PYTHON), called - written - set(ANSWERS_OF_PYTHON)
 
 
@@ -95,7 +99,9 @@ def test_the_documentation_lists_every_function() -> None:
 
 def test_the_clock_shows_the_instant_of_the_run(pandas_platform: Platform) -> None:
     """One instant for all rows and all functions, in UTC."""
-    clocks = "current_date AS a, current_date() AS b, curdate() AS c, now() AS d, current_timestamp AS e"
+    clocks = (
+        "current_date AS a, current_date() AS b, curdate() AS c, now() AS d, current_timestamp AS e"
+    )
     sql = f"SELECT id, {clocks}, localtimestamp() AS f, unix_timestamp() AS g FROM source WHERE id < 3"
     with lab(pandas_platform, {"mode": "overwrite"}, transformation_sql=sql) as at:
         at.run(HOSTILE)
@@ -110,7 +116,9 @@ def test_the_clock_shows_the_instant_of_the_run(pandas_platform: Platform) -> No
         assert [row[name] for name in "abcdefg"] == [day, day, day, now, now, plain, seconds]
 
 
-@pytest.mark.parametrize("sql", ["now()", "curdate()", "current_date", "localtimestamp()", "unix_timestamp()"])
+@pytest.mark.parametrize(
+    "sql", ["now()", "curdate()", "current_date", "localtimestamp()", "unix_timestamp()"]
+)
 def test_a_clock_is_no_value_to_rely_on(sql: str) -> None:
     assert not deterministic(f"SELECT id FROM source WHERE dt < {sql}")
 
@@ -199,7 +207,9 @@ def test_errors_stay_errors(platform: Platform) -> None:
     with platform.workspace("errors") as engine:
         for sql in ERRORS:
             with pytest.raises(TransformError):
-                engine.fetch(rows_of(run_query(engine, parse(f"SELECT {sql} AS x", "sql"), {}, "sql")))
+                engine.fetch(
+                    rows_of(run_query(engine, parse(f"SELECT {sql} AS x", "sql"), {}, "sql"))
+                )
 
 
 @pytest.mark.parametrize(
@@ -220,7 +230,16 @@ def test_spark_is_asked_what_was_written(sql: str) -> None:
 
 def test_aggregates_are_known_as_aggregates() -> None:
     """Following changes row by row would be wrong for them."""
-    for name in ("every", "std", "collect_list", "percentile", "max_by", "bit_xor", "listagg", "regr_slope"):
+    for name in (
+        "every",
+        "std",
+        "collect_list",
+        "percentile",
+        "max_by",
+        "bit_xor",
+        "listagg",
+        "regr_slope",
+    ):
         assert isinstance(parse(f"{name}(a, b)", "sql"), exp.AggFunc), name
 
 
@@ -243,6 +262,10 @@ def test_validate_names_every_function_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as e:
         make_project(tmp_path, [node], engine="pandas")
     told = [(p.message, p.hint or "") for p in e.value.problems]
-    for name, near in (("Soundex", ""), ("contat_ws", "`concat_ws`"), ("levenstein", "`levenshtein`")):
+    for name, near in (
+        ("Soundex", ""),
+        ("contat_ws", "`concat_ws`"),
+        ("levenstein", "`levenshtein`"),
+    ):
         assert any(f"{name}()" in message and near in hint for message, hint in told), told
     make_project(tmp_path, [node], engine="spark")

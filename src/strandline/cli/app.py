@@ -33,7 +33,8 @@ app.command()(look.schema)
 
 @app.callback(invoke_without_command=True)
 def _strandline(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
     if version:
         print(f"strandline {__version__}")
@@ -49,7 +50,13 @@ def answer(given: list[str]) -> int:
         code = app(args=given, prog_name="strandline", standalone_mode=False)
     except typer.TyperException as e:
         talk.error(
-            {"code": "usage", "message": e.format_message().rstrip("."), "file": None, "line": None, "hint": _help(e)}
+            {
+                "code": "usage",
+                "message": e.format_message().rstrip("."),
+                "file": None,
+                "line": None,
+                "hint": _help(e),
+            }
         )
         return 2
     except OSError as e:  # a help text that cannot be printed: commands guard themselves

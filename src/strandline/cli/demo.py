@@ -31,12 +31,19 @@ _OURS = ("strandline.yaml", "shop.db", "shop.whole", "lake")
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="Where the demo lives; .demo if not given.", show_default=False),
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help="Where the demo lives; .demo if not given.",
+            show_default=False,
+        ),
     ] = None,
     engine: Annotated[
         EngineName | None,
         typer.Option(
-            "--engine", help="Run on this engine; on Spark if not given and if it is installed.", show_default=False
+            "--engine",
+            help="Run on this engine; on Spark if not given and if it is installed.",
+            show_default=False,
         ),
     ] = None,
     project_dir: ProjectDir = HERE,
@@ -53,13 +60,17 @@ def demo(
         from strandline.engine import spark_installed
 
         if engine is None and not spark_installed():
-            talk.say("Spark is not installed (pip install 'strandline[spark]'): the demo runs on the local engine.")
+            talk.say(
+                "Spark is not installed (pip install 'strandline[spark]'): the demo runs on the local engine."
+            )
             engine = EngineName.PANDAS
         engine = engine or EngineName.SPARK
         home = project_dir / (folder or ".demo")
         _prepare(home, engine)
         rows = demo_data.create(home / "shop.db")
-        talk.say(f"A shop in {home / 'shop.db'}: {', '.join(f'{n:,} {table}' for table, n in rows.items())}.")
+        talk.say(
+            f"A shop in {home / 'shop.db'}: {', '.join(f'{n:,} {table}' for table, n in rows.items())}."
+        )
         project = talk.load(home, engine)
         with closing(_started(talk, project)) as platform:
             first = _run(talk, project, platform, "First run")
@@ -114,7 +125,9 @@ def _afterwards(
     }
 
 
-def _accident(talk: Talk, project: StrandlineProject, platform: Platform) -> tuple[RunResult, RunResult | None]:
+def _accident(
+    talk: Talk, project: StrandlineProject, platform: Platform
+) -> tuple[RunResult, RunResult | None]:
     """Half of the customers are missing, because a load stopped half-way; nothing is deleted."""
     from strandline.cli import demo_data
 
@@ -137,8 +150,14 @@ def _prepare(home: Path, engine: EngineName) -> None:
     """An empty demo in its folder. Only what a demo made is removed, and only from a folder that a demo made."""
     from importlib.resources import files
 
-    if home.exists() and not (home / _MARKER).is_file() and (not home.is_dir() or any(home.iterdir())):
-        raise UsageError(f"{home} was not made by `strandline demo`", hint="choose an empty folder with --dir")
+    if (
+        home.exists()
+        and not (home / _MARKER).is_file()
+        and (not home.is_dir() or any(home.iterdir()))
+    ):
+        raise UsageError(
+            f"{home} was not made by `strandline demo`", hint="choose an empty folder with --dir"
+        )
     home.mkdir(parents=True, exist_ok=True)
     (home / _MARKER).touch()
     for name in _OURS:
@@ -148,7 +167,9 @@ def _prepare(home: Path, engine: EngineName) -> None:
         else:
             old.unlink(missing_ok=True)
     text = (files("strandline.cli") / "templates" / "demo.yaml").read_text(encoding="utf-8")
-    text = text.replace("engine: spark ", f"engine: {engine} ").replace("--project-dir .", f"--project-dir {home}")
+    text = text.replace("engine: spark ", f"engine: {engine} ").replace(
+        "--project-dir .", f"--project-dir {home}"
+    )
     (home / "strandline.yaml").write_text(text, encoding="utf-8")
 
 
@@ -163,7 +184,11 @@ def _started(talk: Talk, project: StrandlineProject) -> Platform:
 
 
 def _run(
-    talk: Talk, project: StrandlineProject, platform: Platform, title: str, select: str | None = None
+    talk: Talk,
+    project: StrandlineProject,
+    platform: Platform,
+    title: str,
+    select: str | None = None,
 ) -> RunResult:
     from strandline.cli.progress import Progress, summary
 
@@ -191,7 +216,11 @@ class Look:
 
 
 def _looks(
-    project: StrandlineProject, platform: Platform, first: RunResult, second: RunResult, changes: SourceChanges
+    project: StrandlineProject,
+    platform: Platform,
+    first: RunResult,
+    second: RunResult,
+    changes: SourceChanges,
 ) -> list[Look]:
     """A customer who moved, the revenue of one whose order was corrected, and of the country somebody moved to."""
     with platform.workspace("look") as engine:
@@ -199,20 +228,31 @@ def _looks(
         moved = view.look("silver_customers", "customer_id", changes.updated_ids[0])
         bought = view.look("gold_customer_revenue", "customer_id", changes.order_customers[0])
         country = (moved.after or {}).get("country")
-        return [moved, bought, *([view.look("gold_country_revenue", "country", country)] if country else [])]
+        return [
+            moved,
+            bought,
+            *([view.look("gold_country_revenue", "country", country)] if country else []),
+        ]
 
 
 class _View:
     """Rows of the demo's tables, as they were after each run."""
 
-    def __init__(self, project: StrandlineProject, engine: Any, first: RunResult, second: RunResult) -> None:
+    def __init__(
+        self, project: StrandlineProject, engine: Any, first: RunResult, second: RunResult
+    ) -> None:
         self.project, self.engine = project, engine
         self.before = {n.name: n.version for n in first.nodes}
-        self.after = {n.name: n.version if n.version is not None else self.before[n.name] for n in second.nodes}
+        self.after = {
+            n.name: n.version if n.version is not None else self.before[n.name]
+            for n in second.nodes
+        }
 
     def look(self, node: str, key: str, value: Any) -> Look:
         write = next(n.write for n in self.project.config.config.nodes if n.name == node)
-        before, after = (self._row(write, versions[node], key, value) for versions in (self.before, self.after))
+        before, after = (
+            self._row(write, versions[node], key, value) for versions in (self.before, self.after)
+        )
         return Look(f"{write.connection}.{write.table}", {key: value}, before, after)
 
     def _row(self, write: Any, version: int | None, key: str, value: Any) -> dict[str, Any] | None:
@@ -245,7 +285,9 @@ def _left(project: StrandlineProject, platform: Platform, deleted: tuple[int, ..
             return 0
         rows = engine.scan(LakeSource(silver, state.version, where=living(state.roles))).relation
         gone = any_of(eq(col("customer_id"), lit(n)) for n in deleted)
-        return int(engine.fetch(select(named(count_where(gone), "n")).from_(table(rows.name)))[0][0])
+        return int(
+            engine.fetch(select(named(count_where(gone), "n")).from_(table(rows.name)))[0][0]
+        )
 
 
 # --- in words --------------------------------------------------------------------------------------------------
@@ -286,10 +328,18 @@ def _show(talk: Talk, looks: list[Look], changes: SourceChanges, left: int | Non
 def _differences(look: Look) -> list[str]:
     if look.before is None or look.after is None:
         return ["is new" if look.before is None else "is gone"]
-    columns = [k for k in look.after if not k.startswith("_")]  # when and whence a row came is not what changed
-    changed = {k: (look.before.get(k), look.after[k]) for k in columns if look.before.get(k) != look.after[k]}
+    columns = [
+        k for k in look.after if not k.startswith("_")
+    ]  # when and whence a row came is not what changed
+    changed = {
+        k: (look.before.get(k), look.after[k])
+        for k in columns
+        if look.before.get(k) != look.after[k]
+    }
     wide = max(map(len, changed), default=0)
-    return [f"{name.ljust(wide)}  {_value(old)} → {_value(new)}" for name, (old, new) in changed.items()]
+    return [
+        f"{name.ljust(wide)}  {_value(old)} → {_value(new)}" for name, (old, new) in changed.items()
+    ]
 
 
 def _value(value: Any) -> str:

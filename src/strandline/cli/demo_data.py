@@ -45,7 +45,19 @@ _GIVEN = (
     "Mira",
     "Noor",
 )
-_FAMILY = ("Ahlberg", "Brandt", "Costa", "Dubois", "Egger", "Fontana", "Gruber", "Hansen", "Ivanov", "Keller", "Lind")
+_FAMILY = (
+    "Ahlberg",
+    "Brandt",
+    "Costa",
+    "Dubois",
+    "Egger",
+    "Fontana",
+    "Gruber",
+    "Hansen",
+    "Ivanov",
+    "Keller",
+    "Lind",
+)
 _COUNTRIES = ("AT", "CH", "DE", "DK", "ES", "FR", "IT", "NL", "PL", "SE")
 _THINGS = {
     "kitchen": ("kettle", "pan", "bowl", "knife"),
@@ -84,7 +96,10 @@ def create(file: Path) -> dict[str, int]:
         _insert(shop, "products", products)
         _insert(shop, "orders", _orders(dice, prices))
         shop.commit()
-        return {t: _number(shop, f"SELECT COUNT(*) FROM {t}") for t in ("customers", "products", "orders")}  # noqa: S608
+        return {
+            t: _number(shop, f"SELECT COUNT(*) FROM {t}")  # noqa: S608
+            for t in ("customers", "products", "orders")
+        }
 
 
 def change(file: Path) -> SourceChanges:
@@ -94,9 +109,13 @@ def change(file: Path) -> SourceChanges:
         before = shop.total_changes
         picked = dice.sample(range(1, CUSTOMERS + 1), UPDATED + DELETED)
         updated, deleted = sorted(picked[:UPDATED]), sorted(picked[UPDATED:])
-        moved = [(_other_country(dice, shop, n), dice.randrange(5, 90) * 100, _CHANGED_AT, n) for n in updated]
+        moved = [
+            (_other_country(dice, shop, n), dice.randrange(5, 90) * 100, _CHANGED_AT, n)
+            for n in updated
+        ]
         shop.executemany(
-            "UPDATE customers SET country = ?, credit_limit = ?, updated_at = ? WHERE customer_id = ?", moved
+            "UPDATE customers SET country = ?, credit_limit = ?, updated_at = ? WHERE customer_id = ?",
+            moved,
         )
         updates = shop.total_changes
         new = (_customer(dice, n) for n in range(CUSTOMERS + 1, CUSTOMERS + INSERTED + 1))
@@ -111,7 +130,9 @@ def change(file: Path) -> SourceChanges:
             [(n,) for n in orders],
         )
         shop.commit()
-        buyers = [_number(shop, "SELECT customer_id FROM orders WHERE order_id = ?", n) for n in orders]
+        buyers = [
+            _number(shop, "SELECT customer_id FROM orders WHERE order_id = ?", n) for n in orders
+        ]
         return SourceChanges(
             updates - before, inserts - updates, deletes - inserts, shop.total_changes - deletes,
             tuple(updated), tuple(deleted), tuple(buyers),
@@ -138,7 +159,16 @@ def _customer(dice: random.Random, number: int) -> tuple[Any, ...]:
     email = f"{given}.{family}.{number}@example.com".lower() if dice.random() < 0.95 else None
     limit = f"{dice.randrange(5, 90) * 100}.00" if dice.random() < 0.8 else None
     born = (date(1950, 1, 1) + timedelta(days=dice.randrange(20_000))).isoformat()
-    return number, f"{given} {family}", email, dice.choice(_COUNTRIES), dice.random() < 0.4, limit, born, _moment(dice)
+    return (
+        number,
+        f"{given} {family}",
+        email,
+        dice.choice(_COUNTRIES),
+        dice.random() < 0.4,
+        limit,
+        born,
+        _moment(dice),
+    )
 
 
 def _products(dice: random.Random) -> Iterator[tuple[Any, ...]]:
@@ -146,7 +176,14 @@ def _products(dice: random.Random) -> Iterator[tuple[Any, ...]]:
         category = dice.choice(tuple(_THINGS))
         name = f"{dice.choice(_LOOKS)} {dice.choice(_THINGS[category])}"
         launched = (date(2020, 1, 1) + timedelta(days=dice.randrange(1_800))).isoformat()
-        yield number, name, category, f"{dice.randrange(300, 30_000) / 100:.2f}", launched, dice.random() < 0.1
+        yield (
+            number,
+            name,
+            category,
+            f"{dice.randrange(300, 30_000) / 100:.2f}",
+            launched,
+            dice.random() < 0.1,
+        )
 
 
 def _orders(dice: random.Random, prices: dict[int, str]) -> Iterator[tuple[Any, ...]]:
@@ -154,7 +191,15 @@ def _orders(dice: random.Random, prices: dict[int, str]) -> Iterator[tuple[Any, 
         product, quantity = dice.randrange(1, PRODUCTS + 1), dice.choice((1, 1, 1, 2, 2, 3, 5))
         amount = f"{float(prices[product]) * quantity:.2f}"
         status = dice.choice(("paid", "shipped", "shipped", "returned"))
-        yield number, dice.randrange(1, CUSTOMERS + 1), product, quantity, amount, status, _moment(dice)
+        yield (
+            number,
+            dice.randrange(1, CUSTOMERS + 1),
+            product,
+            quantity,
+            amount,
+            status,
+            _moment(dice),
+        )
 
 
 def _moment(dice: random.Random) -> str:
@@ -162,7 +207,9 @@ def _moment(dice: random.Random) -> str:
 
 
 def _other_country(dice: random.Random, shop: sqlite3.Connection, customer: int) -> str:
-    (now,) = shop.execute("SELECT country FROM customers WHERE customer_id = ?", (customer,)).fetchone()
+    (now,) = shop.execute(
+        "SELECT country FROM customers WHERE customer_id = ?", (customer,)
+    ).fetchone()
     return dice.choice([c for c in _COUNTRIES if c != now])
 
 

@@ -29,7 +29,9 @@ def doctor(
         from dataclasses import asdict
 
         checks = []
-        for check in _without_project(project_dir, engine) or _of_project(talk, project_dir, engine):
+        for check in _without_project(project_dir, engine) or _of_project(
+            talk, project_dir, engine
+        ):
             checks.append(check)
             sign = talk.paint("✓", "green") if check.ok else talk.paint("✗", "red")
             talk.answer(f"{sign} {check.name:<22} {check.found}", failure=not check.ok)
@@ -49,7 +51,9 @@ def _of_project(talk: Talk, project_dir: Path, engine: str | None) -> Iterator[C
 
 def _without_project(project_dir: Path, engine: str | None) -> Iterator[Check] | None:
     """The checks where there is no project yet; None where there is one, or something that was meant as one."""
-    if not project_dir.is_dir() or any((project_dir / f"strandline.{end}").exists() for end in ("yaml", "yml")):
+    if not project_dir.is_dir() or any(
+        (project_dir / f"strandline.{end}").exists() for end in ("yaml", "yml")
+    ):
         return None
     from strandline.engine.doctor import Check, machine
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run that holds the deletes.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
 Key = Annotated[
-    list[str], typer.Option("--key", metavar="COLUMN=VALUE", help="The row's key, or NULL; once per key column.")
+    list[str],
+    typer.Option(
+        "--key", metavar="COLUMN=VALUE", help="The row's key, or NULL; once per key column."
+    ),
 ]
 _COLOURS = {"deleted": "red", "held": "yellow", "revived": "green", "inserted": "green"}
 
@@ -45,13 +48,19 @@ def approve(
         if deleted or not still:
             talk.say(f"\n{plural(deleted, 'delete')} applied; run {result.run_id}")
         if still:
-            talk.say(f"\n{plural(still, 'delete')} still held by run {run}; this was run {result.run_id}")
+            talk.say(
+                f"\n{plural(still, 'delete')} still held by run {run}; this was run {result.run_id}"
+            )
         talk.data(result.as_dict())
         return result.exit_code
 
 
 def reject(
-    run: RunId, project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False
+    run: RunId,
+    project_dir: ProjectDir = HERE,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> int:
     """Leave the deletes that a run holds alone, until their keys are seen again and go missing anew."""
     with Talk(json, quiet, debug).guard() as talk:
@@ -83,9 +92,14 @@ def _key(given: list[str]) -> dict[str, str]:
     for text in given:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise UsageError(f"--key: expected COLUMN=VALUE, found `{text}`", hint="for example --key id=42")
+            raise UsageError(
+                f"--key: expected COLUMN=VALUE, found `{text}`", hint="for example --key id=42"
+            )
         if name.casefold() in (n.casefold() for n in found):
-            raise UsageError(f"--key: `{name}` is given twice", hint="one row has one key; ask for each row by itself")
+            raise UsageError(
+                f"--key: `{name}` is given twice",
+                hint="one row has one key; ask for each row by itself",
+            )
         found[name] = value
     return found
 
@@ -95,7 +109,9 @@ def tell(talk: Talk, story: Story) -> None:
     named = ", ".join(f"{k} = {_shown(v)}" for k, v in story.key.items())
     talk.answer(f"{story.table}, {named}")
     for event in story.events:
-        word = talk.paint(event.event, *([_COLOURS[event.event]] if event.event in _COLOURS else []))
+        word = talk.paint(
+            event.event, *([_COLOURS[event.event]] if event.event in _COLOURS else [])
+        )
         batch = f"batch {event.batch}" if event.batch is not None else "–"
         talk.answer(f"  {instant(event.at)}  {batch:<9} {word}: {clean(event.reason)}{_by(event)}")
         for column, (old, new) in event.changes.items():

@@ -25,7 +25,9 @@ _NEXT = {
     "approve": "deletes that were not applied are still held: strandline status names them; approve again",
     "reject": "deletes that were not rejected are still held: strandline status names them; reject again",
 }
-_PLAN = "the next run finds out what was written; the rest of the plan was not applied: make a new one"
+_PLAN = (
+    "the next run finds out what was written; the rest of the plan was not applied: make a new one"
+)
 _UNDO = "an undo that was begun is finished by asking for it again, before anything else runs: strandline undo {0}"
 _TAKES_A_VALUE = ("--project-dir", "--engine")
 
@@ -55,7 +57,13 @@ class Interrupt:
         with suppress(OSError):
             os.write(TALK["fd"], f"interrupted{f'; {hint}' if hint else ''}\n".encode())
         if "--json" in self.given:
-            facts = {"code": "interrupted", "message": "interrupted", "file": None, "line": None, "hint": hint}
+            facts = {
+                "code": "interrupted",
+                "message": "interrupted",
+                "file": None,
+                "line": None,
+                "hint": hint,
+            }
             with suppress(OSError):
                 os.write(DATA["fd"], f"{json.dumps({'error': facts})}\n".encode())
         with suppress(Exception):
@@ -68,7 +76,9 @@ def what_next(given: Sequence[str]) -> str | None:
     command, *rest = [*given, ""]
     if command == "undo":
         words = zip(given, rest, strict=True)
-        run = next((w for before, w in words if w and w[0] != "-" and before not in _TAKES_A_VALUE), "RUN")
+        run = next(
+            (w for before, w in words if w and w[0] != "-" and before not in _TAKES_A_VALUE), "RUN"
+        )
         return None if "--dry-run" in rest else _UNDO.format(run)
     if command == "run" and any(word.partition("=")[0] == "--plan" for word in rest):
         return _PLAN

@@ -18,15 +18,25 @@ class EngineName(StrEnum):
     PANDAS = "pandas"
 
 
-ProjectDir = Annotated[Path, typer.Option("--project-dir", metavar="DIR", help="The folder of strandline.yaml.")]
-Json = Annotated[bool, typer.Option("--json", help="Print data to stdout as JSON; talk goes to stderr.")]
+ProjectDir = Annotated[
+    Path, typer.Option("--project-dir", metavar="DIR", help="The folder of strandline.yaml.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print data to stdout as JSON; talk goes to stderr.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print failures only.")]
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show the log while it is written, and a traceback when something goes wrong.")
+    bool,
+    typer.Option(
+        "--debug",
+        help="Show the log while it is written, and a traceback when something goes wrong.",
+    ),
 ]
 Engine = Annotated[
     EngineName | None,
-    typer.Option("--engine", help="Run on this engine, whatever the project says.", show_default=False),
+    typer.Option(
+        "--engine", help="Run on this engine, whatever the project says.", show_default=False
+    ),
 ]
 Select = Annotated[
     list[str] | None,
@@ -37,4 +47,7 @@ Select = Annotated[
         show_default=False,
     ),
 ]
-Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="How many nodes may run at the same time.")]
+Threads = Annotated[
+    int,
+    typer.Option("--threads", metavar="N", min=1, help="How many nodes may run at the same time."),
+]

@@ -38,7 +38,9 @@ class NodeLines:
             self.width = max(min(self.width, talk.width - 3 - sum(w for _, w in _COLUMNS)), 8)
 
     def header(self) -> str | None:
-        return self.talk.paint(f"  {'node'.ljust(self.width)}" + "".join(n.rjust(w) for n, w in _COLUMNS), "dim")
+        return self.talk.paint(
+            f"  {'node'.ljust(self.width)}" + "".join(n.rjust(w) for n, w in _COLUMNS), "dim"
+        )
 
     def line(self, r: NodeResult) -> str:
         """A finished node: its sign, its name, its numbers."""
@@ -47,7 +49,13 @@ class NodeLines:
         if r.status in ("failed", "fenced", "skipped"):
             word = self.talk.paint(r.status, COLOURS[r.status])
             return f"{sign} {name}  {word}"
-        numbers = [count(r.rows_read), count(r.inserted), count(r.updated), count(r.deleted), f"{r.seconds:.2f}"]
+        numbers = [
+            count(r.rows_read),
+            count(r.inserted),
+            count(r.updated),
+            count(r.deleted),
+            f"{r.seconds:.2f}",
+        ]
         return f"{sign} {name}" + _cells(numbers)
 
     def running(self, name: str, seconds: float, frame: str) -> str:
@@ -56,7 +64,9 @@ class NodeLines:
 
     def details(self, r: NodeResult) -> list[str]:
         """What stands below a node's line: what else was counted, its warnings, its error and the way out."""
-        more = [f"{count(n)} {word}" for n, word in ((r.reopened, "reopened"), (r.held, "held")) if n]
+        more = [
+            f"{count(n)} {word}" for n, word in ((r.reopened, "reopened"), (r.held, "held")) if n
+        ]
         lines = indented(", ".join(more), self.talk.width) if more else []
         for warning in r.warnings:
             lines += indented(warning, self.talk.width)
@@ -108,7 +118,12 @@ class Progress(Observer, AbstractContextManager["Progress"]):
     """Draws a run or a plan. Use it as a context: a live display must be put away, whatever happens."""
 
     def __init__(
-        self, talk: Talk, names: Sequence[str], *, starting: str | None = None, lines: type[NodeLines] = NodeLines
+        self,
+        talk: Talk,
+        names: Sequence[str],
+        *,
+        starting: str | None = None,
+        lines: type[NodeLines] = NodeLines,
     ) -> None:
         self.talk = talk
         self.names = list(names)
@@ -135,7 +150,10 @@ class Progress(Observer, AbstractContextManager["Progress"]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
             self._live.stop()
@@ -180,13 +198,17 @@ class Progress(Observer, AbstractContextManager["Progress"]):
         now = time.monotonic()
         sign = self.talk.paint(_SPINNER[int(now * 8) % len(_SPINNER)], "cyan")
         if self._starting or not self.names:
-            return Text.from_ansi(f"{sign} {self._starting or 'looking'} … {now - self.began:.0f} s")
+            return Text.from_ansi(
+                f"{sign} {self._starting or 'looking'} … {now - self.began:.0f} s"
+            )
         with self._lock:
             running, done = list(self._running.items()), len({r.name for r in self.results})
         room = max(self._live.console.height - 4, 1) if self._live else len(running)
         lines = [self.lines.running(name, now - since, sign) for name, since in running[:room]]
         foot = f"  {done} of {len(self.names)} done, {len(running)} running, {duration(now - self.began)}"
-        return Text.from_ansi("\n".join([*lines, self.talk.paint(foot, "dim")]), no_wrap=True, overflow="ellipsis")
+        return Text.from_ansi(
+            "\n".join([*lines, self.talk.paint(foot, "dim")]), no_wrap=True, overflow="ellipsis"
+        )
 
 
 def summary(results: Sequence[NodeResult]) -> tuple[str, str]:

@@ -22,7 +22,10 @@ _FILES = ("strandline.yaml", "landing/customers.csv", "landing/orders.csv")
 
 def init(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Where to write it; here if not given.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]", help="Where to write it; here if not given.", show_default=False
+        ),
     ] = None,
     project_dir: ProjectDir = HERE,
     json: Json = False,
@@ -51,7 +54,12 @@ def _written(folder: Path) -> list[Path]:
 
     there = [name for name in _FILES if (folder / name).exists() or (folder / name).is_symlink()]
     if there:
-        raise UsageError([Problem(f"{folder / name} is there already", hint="choose another folder") for name in there])
+        raise UsageError(
+            [
+                Problem(f"{folder / name} is there already", hint="choose another folder")
+                for name in there
+            ]
+        )
     template = files("strandline.cli") / "templates"
     for name in _FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +68,9 @@ def _written(folder: Path) -> list[Path]:
     return [folder / name for name in _FILES]
 
 
-def validate(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> int:
+def validate(
+    project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False
+) -> int:
     """Tell every mistake in the project file, and which nodes would apply a mass delete; open no connection."""
     with Talk(json, quiet, debug).guard() as talk:
         from dataclasses import asdict
@@ -69,8 +79,13 @@ def validate(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = 
 
         project = talk.load(project_dir)
         config = project.config.config
-        nodes, connections = plural(len(config.nodes), "node"), plural(len(config.connections), "connection")
-        talk.answer(f"{talk.paint('✓', 'green')} {config.project}: {nodes}, {connections}, no mistakes")
+        nodes, connections = (
+            plural(len(config.nodes), "node"),
+            plural(len(config.connections), "connection"),
+        )
+        talk.answer(
+            f"{talk.paint('✓', 'green')} {config.project}: {nodes}, {connections}, no mistakes"
+        )
         warnings = list(mass_deletes(project.config))
         for found in warnings:
             where = f"{found.file}:{found.line}: {found.node}"
@@ -103,7 +118,14 @@ def ls(
         project = talk.load(project_dir)
         nodes = [_listed(project, name) for name in project.graph.select(select or [])]
         rows = [
-            (n["name"], " ".join(n["reads"]), n["writes"], n["mode"], " ".join(n["tags"]), " ".join(n["parents"]))
+            (
+                n["name"],
+                " ".join(n["reads"]),
+                n["writes"],
+                n["mode"],
+                " ".join(n["tags"]),
+                " ".join(n["parents"]),
+            )
             for n in nodes
         ]
         headers = ("node", "reads", "writes", "mode", "tags", "after")

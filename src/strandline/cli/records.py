@@ -35,7 +35,9 @@ _GONE = {
 _UNDO_FAILED = "nothing of this batch was written; it was to undo run {0}, which no run does: strandline undo {0}"
 
 
-def status(project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False) -> int:
+def status(
+    project_dir: ProjectDir = HERE, json: Json = False, quiet: Quiet = False, debug: Debug = False
+) -> int:
     """Show how each node stands, and what to make of it."""
     with Talk(json, quiet, debug).guard() as talk:
         project = talk.load(project_dir)
@@ -96,7 +98,10 @@ def _states(project: StrandlineProject) -> list[dict[str, Any]]:
     for row in project.store.all_control():
         rows.setdefault(row.node, []).append(row)
     gone = sorted(rows.keys() - set(project.graph.order))
-    states = [_state(name, rows.get(name, []), known=name not in gone) for name in (*project.graph.order, *gone)]
+    states = [
+        _state(name, rows.get(name, []), known=name not in gone)
+        for name in (*project.graph.order, *gone)
+    ]
     mended: dict[str, RunRow] = {}
     failed: dict[str, RunRow] = {}
     for batch in project.store.runs():  # the newest first
@@ -118,7 +123,12 @@ def _states(project: StrandlineProject) -> list[dict[str, Any]]:
 
 
 def _meaning(state: dict[str, Any], failed: RunRow | None) -> str | None:
-    if state["status"] == "FAILED" and failed and failed.batch == state["batch"] and failed.takes_back:
+    if (
+        state["status"] == "FAILED"
+        and failed
+        and failed.batch == state["batch"]
+        and failed.takes_back
+    ):
         return _UNDO_FAILED.format(failed.takes_back)
     return (_MEANING if state["in_project"] else _GONE).get(state["status"])
 
@@ -127,13 +137,20 @@ def _recovery(state: dict[str, Any], batch: RunRow | None) -> dict[str, Any] | N
     """What the newest batch, or the one before it, found of a runner that had died, and did about it."""
     if batch is None or batch.batch < (state["batch"] or 0) - 1:
         return None
-    return {"at": batch.completed_at, "run_id": batch.run_id, "batch": batch.batch, "done": batch.recovery}
+    return {
+        "at": batch.completed_at,
+        "run_id": batch.run_id,
+        "batch": batch.batch,
+        "done": batch.recovery,
+    }
 
 
 def _state(name: str, rows: Sequence[ControlRow], *, known: bool) -> dict[str, Any]:
     # A node has one row per source it ever read; the newest batch is its state.
     newest = max(rows, key=lambda r: r.updated_at, default=None)
-    current = sorted((r for r in rows if newest and r.batch_id == newest.batch_id), key=lambda r: r.source_table)
+    current = sorted(
+        (r for r in rows if newest and r.batch_id == newest.batch_id), key=lambda r: r.source_table
+    )
     return {
         "name": name,
         "in_project": known,
@@ -146,7 +163,9 @@ def _state(name: str, rows: Sequence[ControlRow], *, known: bool) -> dict[str, A
         "rows_read": newest.rows_read if newest else None,
         "rows_written": newest.rows_written if newest else None,
         "error": newest.error_message if newest else None,
-        "sources": [{"table": r.source_table, "version": r.last_processed_version} for r in current],
+        "sources": [
+            {"table": r.source_table, "version": r.last_processed_version} for r in current
+        ],
     }
 
 
@@ -162,8 +181,12 @@ def _notes(node: dict[str, Any]) -> list[str]:
 
 def history(
     project_dir: ProjectDir = HERE,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many batches.")] = 20,
-    node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Of this node only.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="How many batches.")
+    ] = 20,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NAME", help="Of this node only.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -176,13 +199,17 @@ def history(
         if node is not None and not found:
             _refuse_unknown(node, {*project.graph.order, *(r.node for r in every)})
         _print_batches(
-            talk, found[:limit], {(r.takes_back, r.node): r.run_id for r in every if r.recorded and r.takes_back}
+            talk,
+            found[:limit],
+            {(r.takes_back, r.node): r.run_id for r in every if r.recorded and r.takes_back},
         )
         gone = _tell_lost(talk, project)
         if not found and not gone:
             talk.answer("no batch yet: `strandline run` makes the first")
         elif len(found) > limit:
-            talk.answer(f"the newest {limit:,} of {plural(len(found), 'batch', 'batches')}; --limit shows more")
+            talk.answer(
+                f"the newest {limit:,} of {plural(len(found), 'batch', 'batches')}; --limit shows more"
+            )
         talk.data({"batches": [_batch(r) for r in found[:limit]], "incomplete": gone})
         return 0
 
@@ -195,7 +222,9 @@ def _refuse_unknown(node: str, known: set[str]) -> None:
         )
 
 
-def _print_batches(talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[str | None, str], str]) -> None:
+def _print_batches(
+    talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[str | None, str], str]
+) -> None:
     """One line each, with its run, which begins with the time; below it the error, or what takes back what."""
     rows = [
         (SIGNS.get(r.status, "?"), r.run_id, r.node, str(r.batch), count(r.rows_read), count(r.inserted),
@@ -208,7 +237,9 @@ def _print_batches(talk: Talk, batches: Sequence[RunRow], undone: Mapping[tuple[
         talk.answer(talk.paint(head, "dim"))
     for batch, line in zip(batches, lines, strict=True):
         failed = batch.status == "failed"
-        talk.answer(talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:], failure=failed)
+        talk.answer(
+            talk.paint(line[:1], COLOURS.get(batch.status, "dim")) + line[1:], failure=failed
+        )
         back = batch.takes_back and f"takes back run {batch.takes_back}"
         by = undone.get((batch.run_id, batch.node)) if batch.recorded else None
         held = f"{count(batch.held)} held" if batch.held else None

@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     from strandline.result import PlanResult, RunResult
 
 
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan in this file.")]
-PlanOption = Annotated[
-    Path | None, typer.Option("--plan", metavar="FILE", help="Apply exactly this plan, or stop if it is stale.")
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Keep the plan in this file.")
 ]
-First = Annotated[bool, typer.Option("--first", help="Load the first snapshot of nodes that have on_first_run: error.")]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Apply exactly this plan, or stop if it is stale."),
+]
+First = Annotated[
+    bool,
+    typer.Option("--first", help="Load the first snapshot of nodes that have on_first_run: error."),
+]
 
 
 def plan(
@@ -68,16 +74,22 @@ def run(  # noqa: PLR0913, PLR0917 – one argument for each option
 
         project = talk.load(project_dir, engine)
         if plan is not None and select:
-            raise UsageError("--plan and --select exclude each other", hint="select when the plan is made")
+            raise UsageError(
+                "--plan and --select exclude each other", hint="select when the plan is made"
+            )
         if plan is not None and first:
-            raise UsageError("--plan and --first exclude each other", hint="run the first load without a plan")
+            raise UsageError(
+                "--plan and --first exclude each other", hint="run the first load without a plan"
+            )
         chosen = project.graph.select(select or [])
         began = time.monotonic()
         with Progress(talk, chosen, starting=starting(project)) as progress:
             if plan is not None:
                 result = project.follow(plan, observer=progress, debug=debug)
             else:
-                result = project.run(select, threads=threads, observer=progress, debug=debug, first=first)
+                result = project.run(
+                    select, threads=threads, observer=progress, debug=debug, first=first
+                )
         tell(talk, result, began)
         tell_holds(talk, project, result)
         talk.data(result.as_dict())
@@ -97,7 +109,9 @@ def tell(talk: Talk, result: RunResult, began: float) -> None:
 def tell_holds(talk: Talk, project: StrandlineProject, result: RunResult) -> None:
     """Which deletes wait for a person, and how they are decided on, when a run has found or left some."""
     for run_id, n in held_by(project).items() if result.exit_code == 3 else ():
-        talk.say(f"{plural(n, 'delete')} held by run {run_id}: strandline approve {run_id}, or reject {run_id}")
+        talk.say(
+            f"{plural(n, 'delete')} held by run {run_id}: strandline approve {run_id}, or reject {run_id}"
+        )
 
 
 def held_by(project: StrandlineProject) -> dict[str, int]:
@@ -118,7 +132,11 @@ def starting(project: StrandlineProject) -> str | None:
     from strandline.engine.spark.jars import DOWNLOAD, PACKAGES, cached
 
     there = cached((*PACKAGES, *project.config.config.spark.packages))
-    return "starting Spark" if there else f"downloading the jars that Spark needs ({DOWNLOAD}), starting Spark"
+    return (
+        "starting Spark"
+        if there
+        else f"downloading the jars that Spark needs ({DOWNLOAD}), starting Spark"
+    )
 
 
 def _foreseen(result: PlanResult) -> str:
@@ -127,8 +145,12 @@ def _foreseen(result: PlanResult) -> str:
     refused = [n for n in result.nodes if n.refused]
     failed = [n for n in result.nodes if n.status == "failed" and not n.refused]
     skipped = [n for n in result.nodes if n.status == "skipped"]
-    inserted, updated, deleted = (sum(getattr(n, verb) for n in touched) for verb in ("inserted", "updated", "deleted"))
-    would = f"A run would insert {inserted:,}, update {updated:,} and delete {plural(deleted, 'row')}"
+    inserted, updated, deleted = (
+        sum(getattr(n, verb) for n in touched) for verb in ("inserted", "updated", "deleted")
+    )
+    would = (
+        f"A run would insert {inserted:,}, update {updated:,} and delete {plural(deleted, 'row')}"
+    )
     would += f" in {len(touched):,} of {plural(len(result.nodes), 'node')}."
     if refused:
         would += f" {plural(len(refused), 'node')} would fail, because the deletes are refused."

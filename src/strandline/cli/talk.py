@@ -37,7 +37,9 @@ class Talk:
     json: bool = False
     quiet: bool = False
     debug: bool = False
-    _out: IO[str] | None = field(default=None, repr=False)  # where data goes, when stdout itself is kept clean
+    _out: IO[str] | None = field(
+        default=None, repr=False
+    )  # where data goes, when stdout itself is kept clean
     _secrets: list[str] = field(default_factory=list, repr=False)
 
     # --- saying -------------------------------------------------------------------------------------------
@@ -60,7 +62,12 @@ class Talk:
     def paint(self, text: str, *styles: str, stream: IO[str] | None = None) -> str:
         """Coloured text on a terminal, unless NO_COLOR is set; plain text otherwise."""
         target = stream or self.stream
-        if not styles or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not target.isatty():
+        if (
+            not styles
+            or os.environ.get("NO_COLOR")
+            or os.environ.get("TERM") == "dumb"
+            or not target.isatty()
+        ):
             return text
         return "".join(f"\x1b[{_CODES[s]}m" for s in styles) + text + "\x1b[0m"
 
@@ -105,14 +112,22 @@ class Talk:
                 where = f": {e.filename}" if e.filename else ""
                 known = advice(e)
                 self.error(
-                    _facts("system", f"{e.strerror or e}{where}", f"{known[1]}, and try again" if known else None)
+                    _facts(
+                        "system",
+                        f"{e.strerror or e}{where}",
+                        f"{known[1]}, and try again" if known else None,
+                    )
                 )
                 raise typer.Exit(1) from None
             except Exception as e:  # noqa: BLE001 – the last fence: a bug is one line, not a screenful
                 self._trace()
                 lines = str(e).strip().splitlines()
-                message = f"internal error: {type(e).__name__}: {lines[0] if lines else 'no message'}"
-                self.error(_facts("internal", message, None if self.debug else "run again with --debug"))
+                message = (
+                    f"internal error: {type(e).__name__}: {lines[0] if lines else 'no message'}"
+                )
+                self.error(
+                    _facts("internal", message, None if self.debug else "run again with --debug")
+                )
                 raise typer.Exit(1) from None
 
     def load(self, path: Path, engine: str | None = None) -> StrandlineProject:
@@ -188,7 +203,9 @@ class Talk:
             return
         saved = os.dup(1) if _leads_to(sys.stdout, 1) else None
         self._out = (
-            sys.stdout if saved is None else os.fdopen(saved, "w", encoding=sys.stdout.encoding, errors="replace")
+            sys.stdout
+            if saved is None
+            else os.fdopen(saved, "w", encoding=sys.stdout.encoding, errors="replace")
         )
         try:
             if saved is not None:

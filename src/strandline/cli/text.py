@@ -6,7 +6,15 @@ import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-SIGNS = {"success": "✓", "unchanged": "=", "held": "!", "failed": "✗", "skipped": "–", "fenced": "#", "recovered": "+"}
+SIGNS = {
+    "success": "✓",
+    "unchanged": "=",
+    "held": "!",
+    "failed": "✗",
+    "skipped": "–",
+    "fenced": "#",
+    "recovered": "+",
+}
 COLOURS = {
     "success": "green",
     "unchanged": "dim",
@@ -80,6 +88,9 @@ def table(
     lines = []
     for row in cells:
         fitted = [shortened(cell, w) for cell, w in zip(row, widths, strict=True)]
-        padded = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(fitted, widths, strict=True))]
+        padded = [
+            c.rjust(w) if i in right else c.ljust(w)
+            for i, (c, w) in enumerate(zip(fitted, widths, strict=True))
+        ]
         lines.append("  ".join(padded).rstrip())
     return lines

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from strandline.result import UndoResult
 
 Taken = Annotated[str, typer.Argument(metavar="RUN", help="The run to take back.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be put back; write nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be put back; write nothing.")
+]
 
 
 def undo(
@@ -68,7 +70,9 @@ def retry(
         project = talk.load(project_dir, engine)
         left = project.unfinished()
         if left is None or not left.nodes:
-            talk.answer(f"nothing to retry: {f'run {left.run.run_id} came to its end' if left else 'no run yet'}")
+            talk.answer(
+                f"nothing to retry: {f'run {left.run.run_id} came to its end' if left else 'no run yet'}"
+            )
             talk.data({"run_id": None, "status": "success", "nodes": []})
             return 0
         began = time.monotonic()

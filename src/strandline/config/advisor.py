@@ -93,7 +93,9 @@ def _steps(node: NodeParts) -> list[tuple[Loc, DeleteDetectionConfig]] | None:
     return found
 
 
-def _finders(node: NodeParts, write: WriteConfig, steps: list[tuple[Loc, DeleteDetectionConfig]]) -> Iterator[_Finder]:
+def _finders(
+    node: NodeParts, write: WriteConfig, steps: list[tuple[Loc, DeleteDetectionConfig]]
+) -> Iterator[_Finder]:
     if steps:
         yield _Finder(node, write, *steps[0])
     elif node.settings.delete_missing:
@@ -110,11 +112,17 @@ def _strategy_mistakes(node: NodeParts, write: WriteConfig) -> Iterator[Mistake]
         yield Mistake((*node.loc, "write", "delete_strategy"), message, hint)
 
 
-def _twice_mistakes(node: NodeParts, steps: list[tuple[Loc, DeleteDetectionConfig]]) -> Iterator[Mistake]:
+def _twice_mistakes(
+    node: NodeParts, steps: list[tuple[Loc, DeleteDetectionConfig]]
+) -> Iterator[Mistake]:
     for at, _ in steps[1:]:
         message = f"a second `{STEP}` step: a node finds deletes in one way"
         yield Mistake((*at[:-1], "operation"), message, "keep one of them")
-    if steps and node.settings.delete_missing and steps[0][1].mode is not DeleteDetectionMode.WATERMARK_WINDOW:
+    if (
+        steps
+        and node.settings.delete_missing
+        and steps[0][1].mode is not DeleteDetectionMode.WATERMARK_WINDOW
+    ):
         yield Mistake(
             (*node.loc, "settings", "delete_missing"),
             f"`delete_missing` finds deletes by a watermark's window, and the step by {steps[0][1].mode}",
@@ -154,21 +162,33 @@ def _flag_mistakes(finder: _Finder) -> Iterator[Mistake]:
     own = step.soft_delete_col if step and named else None
     loc: Loc = (*finder.at, "soft_delete_col") if named else (*finder.node.loc, "write", "keys")
     if named and own is None and write.delete_strategy == "soft":
-        message = "`soft_delete_col: null` removes deleted rows, and `delete_strategy: soft` keeps them"
+        message = (
+            "`soft_delete_col: null` removes deleted rows, and `delete_strategy: soft` keeps them"
+        )
         yield Mistake(loc, message, "name the column, or use delete_strategy: hard")
     if own and write.delete_strategy == "hard":
-        message = f"`delete_strategy: hard` removes deleted rows, so none is left to be marked in `{own}`"
+        message = (
+            f"`delete_strategy: hard` removes deleted rows, so none is left to be marked in `{own}`"
+        )
         yield Mistake(loc, message, "remove `soft_delete_col`, or use delete_strategy: soft")
     if not write.keyed or write.delete_strategy in ("hard", "ignore") or (named and own is None):
         return
     roles = write.system_columns.names()
     flag = own or roles["deleted"]
-    if own and write.system_columns.deleted and write.system_columns.deleted.casefold() != own.casefold():
+    if (
+        own
+        and write.system_columns.deleted
+        and write.system_columns.deleted.casefold() != own.casefold()
+    ):
         message = f"the flag is called `{own}` here and `{write.system_columns.deleted}` in `system_columns`"
         yield Mistake(loc, message, "give it one name")
     others = [name for role, name in roles.items() if role != "deleted"] + list(_METADATA)
     if flag.casefold() in {k.casefold() for k in write.keys}:
-        yield Mistake(loc, f"`{flag}` is a key of the table and cannot mark its deleted rows", "choose another name")
+        yield Mistake(
+            loc,
+            f"`{flag}` is a key of the table and cannot mark its deleted rows",
+            "choose another name",
+        )
     elif own and flag.casefold() in {name.casefold() for name in others}:
         yield Mistake(loc, f"`{flag}` is the name of another system column", "choose another name")
 
@@ -190,7 +210,9 @@ def _mode_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iterator
     if len(finder.node.reads) != 1:
         if step is None and finder.node.reads:
             message = f"`delete_missing` looks at the window of one read, and this node has {len(finder.node.reads)}"
-            yield Mistake(finder.loc, message, "find the deletes in a node that reads the source alone")
+            yield Mistake(
+                finder.loc, message, "find the deletes in a node that reads the source alone"
+            )
         return
     if finder.mode is DeleteDetectionMode.WATERMARK_WINDOW:
         yield from _window_mistakes(parts, lineage, finder)
@@ -223,7 +245,9 @@ def _snapshot_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iter
         yield from several
         return
     writer = lineage.writer(read)
-    if writer and writer.write and writer.write.keyed:  # an append keeps its extracts apart by batch
+    if (
+        writer and writer.write and writer.write.keyed
+    ):  # an append keeps its extracts apart by batch
         yield from _never_mistakes(parts, finder, read, writer)
 
 
@@ -284,7 +308,9 @@ def _compare_mistakes(parts: Parts, at: Loc, step: DeleteDetectionConfig) -> Ite
             yield Mistake((*at, key), "the name holds a control character")
 
 
-def _never_mistakes(parts: Parts, finder: _Finder, read: ReadConfig, writer: NodeParts) -> Iterator[Mistake]:
+def _never_mistakes(
+    parts: Parts, finder: _Finder, read: ReadConfig, writer: NodeParts
+) -> Iterator[Mistake]:
     """What is read is all there, always: nothing can be missing from it."""
     if _loses_rows(writer) or not _keeps_keys(finder.node):
         return
@@ -293,7 +319,11 @@ def _never_mistakes(parts: Parts, finder: _Finder, read: ReadConfig, writer: Nod
         f"{finder.name} would never find anything: `{read.table}` is written by node `{writer.name}` with mode: {mode}"
         f"{'' if mode == 'append' else ' and without finding deletes'}, so it never loses a row"
     )
-    other = "read the source itself" if mode == "append" else f"add a `{STEP}` step to node `{writer.name}`"
+    other = (
+        "read the source itself"
+        if mode == "append"
+        else f"add a `{STEP}` step to node `{writer.name}`"
+    )
     yield Mistake(finder.loc, message, f"{_compare(parts, read)}, or {other}")
 
 
@@ -370,11 +400,17 @@ def _compare(parts: Parts, read: ReadConfig) -> str:
     """`use mode: sql_compare`, with the database to ask if there is one: that of the read first."""
     names = _databases(parts)
     name = read.connection if read.connection in names else next(iter(names), None)
-    return f"use mode: sql_compare with source_connection: {name}" if name else "use mode: sql_compare"
+    return (
+        f"use mode: sql_compare with source_connection: {name}" if name else "use mode: sql_compare"
+    )
 
 
 def _databases(parts: Parts) -> list[str]:
-    return [name for name, c in parts.connections.items() if isinstance(c, SqlConnection) and not c.staging]
+    return [
+        name
+        for name, c in parts.connections.items()
+        if isinstance(c, SqlConnection) and not c.staging
+    ]
 
 
 def _examples(parts: Parts) -> str:

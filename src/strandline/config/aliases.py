@@ -60,7 +60,9 @@ def _texts(node: NodeParts) -> Iterator[tuple[Loc, str]]:
                         yield (*loc, "params", "columns", name), sql
 
 
-def _mistakes(parts: Parts, node: NodeParts, loc: Loc, sql: str, aliases: list[str]) -> Iterator[Mistake]:
+def _mistakes(
+    parts: Parts, node: NodeParts, loc: Loc, sql: str, aliases: list[str]
+) -> Iterator[Mistake]:
     try:
         parse_select(sql)
     except SqlError as error:
@@ -80,7 +82,9 @@ def _nests(parts: Parts, node: NodeParts, seen: set[Loc]) -> bool:
     seen.add(node.loc)
     steps = [step for _, step in node.steps]
     texts = [node.sql or "", *(str(step.params) for step in steps)]
-    own = any(step.operation not in _PLAIN_STEPS for step in steps) or any(map(_NESTS.search, texts))
+    own = any(step.operation not in _PLAIN_STEPS for step in steps) or any(
+        map(_NESTS.search, texts)
+    )
     return own or not node.whole or any(_read_nests(parts, read, seen) for _, read in node.reads)
 
 
@@ -91,6 +95,8 @@ def _read_nests(parts: Parts, read: ReadConfig, seen: set[Loc]) -> bool:
     if isinstance(connection, FilesConnection):
         return read.file_format != "csv"
     writers = [
-        n for n in parts.nodes if n.write and (n.write.connection, n.write.table) == (read.connection, read.table)
+        n
+        for n in parts.nodes
+        if n.write and (n.write.connection, n.write.table) == (read.connection, read.table)
     ]
     return not writers or any(_nests(parts, writer, seen) for writer in writers)

@@ -57,7 +57,9 @@ def sql_text(check: Callable[[str], object]) -> AfterValidator:
 def refusal(mistake: Mistake) -> PydanticCustomError:
     """A mistake as Pydantic carries it."""
     # The text goes through ctx, because a template would take braces in it for its own.
-    return PydanticCustomError("strandline", "{message}", {"message": mistake.message, "hint": mistake.hint})
+    return PydanticCustomError(
+        "strandline", "{message}", {"message": mistake.message, "hint": mistake.hint}
+    )
 
 
 def repeated(names: list[str]) -> list[tuple[int, str]]:
@@ -84,6 +86,7 @@ class Model(BaseModel):
             return self
         if found := list(self.mistakes()):
             raise ValidationError.from_exception_data(
-                type(self).__name__, [InitErrorDetails(type=refusal(m), loc=m.loc, input=None) for m in found]
+                type(self).__name__,
+                [InitErrorDetails(type=refusal(m), loc=m.loc, input=None) for m in found],
             )
         return self

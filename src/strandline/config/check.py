@@ -66,12 +66,18 @@ def _connection_mistakes(raw: dict[str, Any]) -> Iterator[Mistake]:
             elif "${" in text:
                 hint = f"`{key}` is no secret: write {{{{ env('NAME') }}}}"
                 yield Mistake(loc, f"a secret reference cannot be used in `{key}`", hint)
-            if key in ("user", "password") and re.match("(jdbc:)?sqlite:", str(connection.get("url"))):
+            if key in ("user", "password") and re.match(
+                "(jdbc:)?sqlite:", str(connection.get("url"))
+            ):
                 yield Mistake(loc, "a SQLite file has no users and passwords", f"remove `{key}`")
 
 
 def _folder_mistakes(parts: Parts) -> Iterator[Mistake]:
-    folders = {n: c for n, c in parts.connections.items() if isinstance(c, FilesConnection | LakeConnection)}
+    folders = {
+        n: c
+        for n, c in parts.connections.items()
+        if isinstance(c, FilesConnection | LakeConnection)
+    }
     for name, connection in folders.items():
         if path := remote(connection):
             message = f"`{path}` is not a folder of this machine, and strandline cannot work with object stores yet"
@@ -101,21 +107,31 @@ def _master(parts: Parts) -> str:
 
 def _secret_mistakes(loc: Loc, name: str, key: str, text: str) -> Iterator[Mistake]:
     variable = re.sub(r"\W", "_", f"{name}_PASSWORD").upper()
-    if (key == "password" and text and "${" not in text) or (key.endswith("url") and literal_password(text)):
+    if (key == "password" and text and "${" not in text) or (
+        key.endswith("url") and literal_password(text)
+    ):
         yield Mistake(
             loc,
             "a password is written here in clear. Secrets never in files",
             f"put it into an environment variable and write password: ${{env:{variable}}}",
         )
     elif key == "url" and not REFERENCE.fullmatch(text) and not _URL.match(text):
-        yield Mistake(loc, "this is not the URL of a database", "for example postgresql://host/db or sqlite:///shop.db")
+        yield Mistake(
+            loc,
+            "this is not the URL of a database",
+            "for example postgresql://host/db or sqlite:///shop.db",
+        )
     elif key == "jdbc_url" and not REFERENCE.fullmatch(text) and not text.startswith("jdbc:"):
-        yield Mistake(loc, "a JDBC URL starts with `jdbc:`", "for example jdbc:postgresql://host/db")
+        yield Mistake(
+            loc, "a JDBC URL starts with `jdbc:`", "for example jdbc:postgresql://host/db"
+        )
 
 
 def _stray_references(raw: dict[str, Any]) -> Iterator[Mistake]:
     """Secrets outside of connections: Spark itself would put `${env:…}` of a SQL text in clear into its plans."""
-    places = {key: value for key, value in raw.items() if key not in ("connections", "vars", "spark")}
+    places = {
+        key: value for key, value in raw.items() if key not in ("connections", "vars", "spark")
+    }
     for loc, text in _texts(places, ()):
         if REFERENCE.search(text):
             yield Mistake(
@@ -128,7 +144,13 @@ def _stray_references(raw: dict[str, Any]) -> Iterator[Mistake]:
 def _texts(value: Any, loc: Loc) -> Iterator[tuple[Loc, str]]:
     if isinstance(value, str):
         yield loc, value
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield from _texts(inner, (*loc, key))
 
@@ -139,7 +161,12 @@ def _control_mistakes(parts: Parts) -> Iterator[Mistake]:
         if isinstance(found, Mistake):
             yield found
         elif found and not isinstance(found, LakeConnection):
-            yield _wrong_kind(("control", "connection"), parts.control.connection, found, "the control tables need")
+            yield _wrong_kind(
+                ("control", "connection"),
+                parts.control.connection,
+                found,
+                "the control tables need",
+            )
     try:
         control_location(parts.connections, parts.control, parts.root)
     except PlaceError as error:
@@ -147,7 +174,11 @@ def _control_mistakes(parts: Parts) -> Iterator[Mistake]:
 
 
 def _wrong_kind(loc: Loc, name: str, found: AnyConnection, who: str) -> Mistake:
-    return Mistake(loc, f"{who} a lake connection, and `{name}` is {KINDS[type(found)]}", "name one with type: lake")
+    return Mistake(
+        loc,
+        f"{who} a lake connection, and `{name}` is {KINDS[type(found)]}",
+        "name one with type: lake",
+    )
 
 
 # --- nodes and tables ------------------------------------------------------------------------------------------------
@@ -159,21 +190,29 @@ def _name_mistakes(parts: Parts) -> Iterator[Mistake]:
         other = first.setdefault(node.name.casefold(), node) if node.name else node
         if other is not node:
             made = node.origin.target or other.origin.target
-            hint = "after the first, each target of a node is a node `name.table`; rename one of them" if made else None
+            hint = (
+                "after the first, each target of a node is a node `name.table`; rename one of them"
+                if made
+                else None
+            )
             yield Mistake((*node.loc, "name"), f"another node is called `{other.name}` too", hint)
     names = {node.name for node in parts.nodes if node.name}
     for node in parts.nodes:
         for index, name in enumerate(node.depends_on):
             if name not in names and parts.complete:
                 yield Mistake(
-                    (*node.loc, "depends_on", index), f"unknown node `{name}`", did_you_mean(name, sorted(names))
+                    (*node.loc, "depends_on", index),
+                    f"unknown node `{name}`",
+                    did_you_mean(name, sorted(names)),
                 )
 
 
 def _table_mistakes(parts: Parts) -> Iterator[Mistake]:
     """Each table has one writer, lies in its connection, and not inside another table or the control tables."""
     try:
-        control = PurePosixPath(control_location(parts.connections, parts.control, parts.root).casefold())
+        control = PurePosixPath(
+            control_location(parts.connections, parts.control, parts.root).casefold()
+        )
     except PlaceError:
         control = None  # told by _control_mistakes
     written = _Written(control)
@@ -186,7 +225,9 @@ def _table_mistakes(parts: Parts) -> Iterator[Mistake]:
             yield found
         elif isinstance(found, LakeConnection):
             outside = list(_place_mistakes(parts, (*loc, "table"), found, node.write.table))
-            yield from outside or written.add((*loc, "table"), place(found, node.write.table, parts.root), node.name)
+            yield from outside or written.add(
+                (*loc, "table"), place(found, node.write.table, parts.root), node.name
+            )
             if node.write.effective_at and not outside:
                 beside = place(found, node.write.table + EVENTS, parts.root)
                 yield from written.add((*loc, "effective_at"), beside, node.name)
@@ -203,7 +244,9 @@ class _Written:
         self._around: dict[PurePosixPath, str] = {}
 
     def add(self, loc: Loc, location: str, node: str | None) -> Iterator[Mistake]:
-        table = PurePosixPath(location.casefold())  # some file systems do not tell Customers from customers
+        table = PurePosixPath(
+            location.casefold()
+        )  # some file systems do not tell Customers from customers
         control = self._control
         if control and (table.is_relative_to(control) or control.is_relative_to(table)):
             hint = "choose another table, or another control: {schema: …}"
@@ -216,10 +259,16 @@ class _Written:
             )
         for folder in table.parents:
             if other := self._tables.get(folder):
-                yield Mistake(loc, f"lies inside the table of node `{other}`", "give each table a folder of its own")
+                yield Mistake(
+                    loc,
+                    f"lies inside the table of node `{other}`",
+                    "give each table a folder of its own",
+                )
         if other := self._around.get(table):
             yield Mistake(
-                loc, f"the table of node `{other}` lies inside this one", "give each table a folder of its own"
+                loc,
+                f"the table of node `{other}` lies inside this one",
+                "give each table a folder of its own",
             )
         name = node or "without a name"
         self._tables.setdefault(table, name)
@@ -237,13 +286,22 @@ def _read_mistakes(parts: Parts, loc: Loc, read: ReadConfig) -> Iterator[Mistake
         return
     if found is None:
         return
-    allowed = {SqlConnection: ("table", "query"), FilesConnection: ("path",), LakeConnection: ("table",)}[type(found)]
-    given = next((key for key in ("table", "query", "path") if getattr(read, key) is not None), None)
+    allowed = {
+        SqlConnection: ("table", "query"),
+        FilesConnection: ("path",),
+        LakeConnection: ("table",),
+    }[type(found)]
+    given = next(
+        (key for key in ("table", "query", "path") if getattr(read, key) is not None), None
+    )
     if given is None:
         return  # told by the model already
     if given not in allowed:
         wanted = " or ".join(f"`{key}`" for key in allowed)
-        yield Mistake((*loc, given), f"`{read.connection}` is {KINDS[type(found)]}: give {wanted}, not `{given}`")
+        yield Mistake(
+            (*loc, given),
+            f"`{read.connection}` is {KINDS[type(found)]}: give {wanted}, not `{given}`",
+        )
         return
     yield from _fit_mistakes(loc, read, found)
     if not isinstance(found, SqlConnection):
@@ -254,7 +312,9 @@ def _read_mistakes(parts: Parts, loc: Loc, read: ReadConfig) -> Iterator[Mistake
 
 def _fit_mistakes(loc: Loc, read: ReadConfig, connection: AnyConnection) -> Iterator[Mistake]:
     if isinstance(connection, LakeConnection) and read.format:
-        yield Mistake((*loc, "format"), "a lake connection brings its own format", "remove `format`")
+        yield Mistake(
+            (*loc, "format"), "a lake connection brings its own format", "remove `format`"
+        )
     if isinstance(connection, FilesConnection) and read.file_format is None:
         message = "`format` is missing, and the name does not tell it"
         yield Mistake((*loc, "path"), message, "add format: csv, json or parquet")

@@ -70,4 +70,6 @@ class LakeConnection(Model):
     shared: bool = False
 
 
-Connection = Annotated[SqlConnection | FilesConnection | LakeConnection, Field(discriminator="type")]
+Connection = Annotated[
+    SqlConnection | FilesConnection | LakeConnection, Field(discriminator="type")
+]

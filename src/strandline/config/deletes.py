@@ -153,11 +153,19 @@ class DeleteDetectionConfig(DeleteLimits):
         if not self.keys:
             yield Mistake(("keys",), f"delete_detection: 'keys' required for mode='{self.mode}'")
         for index, name in repeated(self.keys):
-            yield Mistake(("keys", index), f"column `{name}` stands twice in `keys`; case does not matter in names")
+            yield Mistake(
+                ("keys", index),
+                f"column `{name}` stands twice in `keys`; case does not matter in names",
+            )
         if self.mode is compare and not self.source_connection:
-            yield Mistake(("source_connection",), "delete_detection: 'source_connection' required for sql_compare")
+            yield Mistake(
+                ("source_connection",),
+                "delete_detection: 'source_connection' required for sql_compare",
+            )
         if self.mode is compare and not self.source_table and not self.source_query:
-            yield Mistake(("source_table",), "delete_detection: 'source_table' or 'source_query' required")
+            yield Mistake(
+                ("source_table",), "delete_detection: 'source_table' or 'source_query' required"
+            )
         yield from self._idle_mistakes()
         if self.mode is DeleteDetectionMode.FEED:
             yield from self._once_mistakes()
@@ -171,11 +179,21 @@ class DeleteDetectionConfig(DeleteLimits):
         needs |= {"snapshot_column": diff, "max_window_gap": DeleteDetectionMode.WATERMARK_WINDOW}
         for key, mode in needs.items():
             if getattr(self, key) is not None and self.mode is not mode:
-                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {mode}")
+                yield Mistake(
+                    (key,),
+                    f"`{key}` does nothing with mode: {self.mode}",
+                    f"it is for mode: {mode}",
+                )
         for key in ("missed_rows", "max_missed_rows"):
             if key in self.model_fields_set and self.mode is not compare:
-                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", f"it is for mode: {compare}")
-        if self.on_first_run == "error" and self.mode is not diff:  # the other modes compare with no earlier snapshot
+                yield Mistake(
+                    (key,),
+                    f"`{key}` does nothing with mode: {self.mode}",
+                    f"it is for mode: {compare}",
+                )
+        if (
+            self.on_first_run == "error" and self.mode is not diff
+        ):  # the other modes compare with no earlier snapshot
             message = f"`on_first_run: error` does nothing with mode: {self.mode}"
             yield Mistake(("on_first_run",), message, f"it is for mode: {diff}")
 
@@ -183,17 +201,30 @@ class DeleteDetectionConfig(DeleteLimits):
         """A feed says once that a row is gone."""
         if self.on_threshold_breach == "skip":
             message = "a feed says once that a row is gone: `on_threshold_breach: skip` would lose them for good"
-            yield Mistake(("on_threshold_breach",), message, "use hold, and decide with strandline approve or reject")
+            yield Mistake(
+                ("on_threshold_breach",),
+                message,
+                "use hold, and decide with strandline approve or reject",
+            )
         if self.confirm_runs > 1:
-            message = "`confirm_runs` does nothing with mode: feed: a feed says once that a row is gone"
-            yield Mistake(("confirm_runs",), message, "remove it; on_threshold_breach: hold lets a person decide")
+            message = (
+                "`confirm_runs` does nothing with mode: feed: a feed says once that a row is gone"
+            )
+            yield Mistake(
+                ("confirm_runs",),
+                message,
+                "remove it; on_threshold_breach: hold lets a person decide",
+            )
 
 
 ROLES = ("deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash")
 _PRESETS = {
     None: ("_", ("is_deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash")),
     "dlf": ("dlf_", ("deleted", "lastSeen", "IsCurrent", "ValidFrom", "ValidTo", "SourceHash")),
-    "kimball": ("__", ("is_deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash")),
+    "kimball": (
+        "__",
+        ("is_deleted", "last_seen", "is_current", "valid_from", "valid_to", "row_hash"),
+    ),
 }
 
 
@@ -221,9 +252,15 @@ class SystemColumnsConfig(Model):
         """The column of each role."""
         prefix, bases = _PRESETS[self.preset]
         prefix = prefix if self.prefix is None else self.prefix
-        return {role: getattr(self, role) or prefix + base for role, base in zip(ROLES, bases, strict=True)}
+        return {
+            role: getattr(self, role) or prefix + base
+            for role, base in zip(ROLES, bases, strict=True)
+        }
 
     def mistakes(self) -> Iterator[Mistake]:
         names = self.names()
         for index, name in repeated(list(names.values())):
-            yield Mistake((ROLES[index],), f"two system columns would be called `{name}`; give one another name")
+            yield Mistake(
+                (ROLES[index],),
+                f"two system columns would be called `{name}`; give one another name",
+            )

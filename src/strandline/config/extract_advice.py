@@ -34,7 +34,13 @@ def _wildcard(read: ReadConfig, writer: Writer) -> tuple[NodeParts | None, ReadC
     node, seen = None, set[Loc]()
     while not read.wildcard:
         node = writer(read)
-        if node is None or node.loc in seen or len(node.reads) != 1 or not node.write or node.write.keyed:
+        if (
+            node is None
+            or node.loc in seen
+            or len(node.reads) != 1
+            or not node.write
+            or node.write.keyed
+        ):
             return None
         seen.add(node.loc)
         read = node.reads[0][1]

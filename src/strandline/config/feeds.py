@@ -45,4 +45,7 @@ def feed_mistakes(options: FeedOptions, *, used: bool, instead: str) -> Iterator
             yield Mistake((key,), f"`{key}` is for a change feed", f"add {instead}, or remove it")
     for key in ("primary_keys", "deduplication_columns"):
         for index, name in repeated(getattr(options, key)):
-            yield Mistake((key, index), f"column `{name}` stands twice in `{key}`; case does not matter in names")
+            yield Mistake(
+                (key, index),
+                f"column `{name}` stands twice in `{key}`; case does not matter in names",
+            )

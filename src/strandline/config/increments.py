@@ -30,7 +30,9 @@ def duration(text: str) -> timedelta | None:
 
 
 def _check_expression(text: str) -> None:
-    from strandline.sql.bounded import check_expression  # brings sqlglot, which `strandline --help` need not pay for
+    from strandline.sql.bounded import (
+        check_expression,
+    )  # brings sqlglot, which `strandline --help` need not pay for
 
     check_expression(text)
 
@@ -72,7 +74,11 @@ class IncrementalConfig(FeedOptions):
             return
         for key in ("column", "watermark_lag", "initial_value", "lookback"):
             if getattr(self, key) is not None:
-                yield Mistake((key,), f"`{key}` does nothing with mode: cdf", "the table's versions say what is new")
+                yield Mistake(
+                    (key,),
+                    f"`{key}` does nothing with mode: cdf",
+                    "the table's versions say what is new",
+                )
 
     def _mark_mistakes(self) -> Iterator[Mistake]:
         stateful = self.mode == "stateful"
@@ -81,15 +87,27 @@ class IncrementalConfig(FeedOptions):
                 hint = "use watermark_lag" if stateful else "use mode: stateful"
                 yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", hint)
         if not stateful and self.lookback is None:
-            yield Mistake(("lookback",), "mode: rolling_window needs `lookback`", "for example lookback: 7d")
+            yield Mistake(
+                ("lookback",), "mode: rolling_window needs `lookback`", "for example lookback: 7d"
+            )
         if not stateful and self.column is None:
-            yield Mistake(("column",), "mode: rolling_window needs `column`", "name a date or timestamp column")
+            yield Mistake(
+                ("column",),
+                "mode: rolling_window needs `column`",
+                "name a date or timestamp column",
+            )
         for key in ("watermark_lag", "lookback"):
             value = getattr(self, key)
             if isinstance(value, str) and duration(value) is None:
-                yield Mistake((key,), f"{value!r} is not a duration", "write it like 30m, 2h, 7d or 1h30m")
+                yield Mistake(
+                    (key,), f"{value!r} is not a duration", "write it like 30m, 2h, 7d or 1h30m"
+                )
             if isinstance(value, int | float) and value < 0:
-                yield Mistake((key,), "a negative lag would skip rows", "give how far back to read, as 0 or more")
+                yield Mistake(
+                    (key,),
+                    "a negative lag would skip rows",
+                    "give how far back to read, as 0 or more",
+                )
 
 
 class WatermarkConfig(Model):

@@ -20,7 +20,9 @@ def keeps_every_key(steps: Iterable[StepConfig]) -> bool:
 
 def up_to_detection(steps: Sequence[StepConfig]) -> Sequence[StepConfig]:
     """The steps before the point where deletes are looked for."""
-    looking = (s.operation == "detect_deletes" and s.params.get("mode", "none") != "none" for s in steps)
+    looking = (
+        s.operation == "detect_deletes" and s.params.get("mode", "none") != "none" for s in steps
+    )
     return steps[: next((index for index, looks in enumerate(looking) if looks), len(steps))]
 
 
@@ -45,5 +47,7 @@ def _before(step: StepConfig, name: str) -> str | None:
         case "derive" | "hash_columns":
             return None if name in made else name
         case "generate_surrogate_key":
-            return None if name == str(step.params.get("output_col", "_hash_key")).casefold() else name
+            return (
+                None if name == str(step.params.get("output_col", "_hash_key")).casefold() else name
+            )
     return None

@@ -25,7 +25,11 @@ from strandline.config.yamlfile import Document, read_yaml
 from strandline.errors import ConfigError, Problem, did_you_mean
 
 PROJECT_FILE = "strandline.yaml"
-_INCLUDED: dict[str, Any] = {"nodes": list[dict[str, Any]], "connections": dict[str, Any], "vars": dict[str, Any]}
+_INCLUDED: dict[str, Any] = {
+    "nodes": list[dict[str, Any]],
+    "connections": dict[str, Any],
+    "vars": dict[str, Any],
+}
 _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|key|credential|auth")
 
 
@@ -75,7 +79,9 @@ def load_project(path: str | Path, engine: str | None = None) -> Project:
     # What several targets share is wrong once.
     mistakes = list(dict.fromkeys(nodes.written(m) for m in (*mistakes, *check(parts))))
     # A text that could not be rendered is told once; what else is wrong with it follows from that.
-    mistakes = failed + [m for m in mistakes if not any(m.loc[: len(f.loc)] == f.loc for f in failed)]
+    mistakes = failed + [
+        m for m in mistakes if not any(m.loc[: len(f.loc)] == f.loc for f in failed)
+    ]
     problems = files.problems + [positions.problem(*mistake) for mistake in mistakes]
     if problems or config is None:
         order = {label: index for index, label in enumerate(files.labels)}
@@ -90,7 +96,9 @@ def _project_file(path: Path) -> Path:
         return Path(os.path.normpath(file.absolute()))
     other = path / "strandline.yml"
     hint = (
-        f"rename {other} to {PROJECT_FILE}" if other.is_file() else "`strandline init` writes a project to start from"
+        f"rename {other} to {PROJECT_FILE}"
+        if other.is_file()
+        else "`strandline init` writes a project to start from"
     )
     kind = "file" if path.suffix in (".yaml", ".yml") else "folder"
     where = f"no {PROJECT_FILE} in {path}" if path.is_dir() else f"no {kind} {path}"
@@ -117,7 +125,9 @@ def _digest(config: ProjectConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _without_secrets(problems: list[Problem], env_names: set[str], raw: dict[str, Any]) -> list[Problem]:
+def _without_secrets(
+    problems: list[Problem], env_names: set[str], raw: dict[str, Any]
+) -> list[Problem]:
     """Someone may read a password with `env()`, or refer to it, and make a mistake beside it."""
     names = {name for name in env_names if _SECRET_NAME.search(name)} | set(
         REFERENCE.findall(json.dumps(raw, default=str))
@@ -125,7 +135,10 @@ def _without_secrets(problems: list[Problem], env_names: set[str], raw: dict[str
     secrets = [value for name in names if (value := os.environ.get(name))]
     if not secrets:
         return problems
-    return [replace(p, message=redact(p.message, secrets), hint=p.hint and redact(p.hint, secrets)) for p in problems]
+    return [
+        replace(p, message=redact(p.message, secrets), hint=p.hint and redact(p.hint, secrets))
+        for p in problems
+    ]
 
 
 class _Files:
@@ -155,7 +168,9 @@ class _Files:
 
     def rendered(self, failed: list[Mistake]) -> dict[str, Any]:
         """All values with their templates rendered."""
-        return {key: self.renderer.render(value, (key,), failed) for key, value in self._raw.items()}
+        return {
+            key: self.renderer.render(value, (key,), failed) for key, value in self._raw.items()
+        }
 
     def label(self, file: Path) -> str:
         """A file as people would name it from where they stand, else from the project's folder."""
@@ -173,7 +188,8 @@ class _Files:
             self.problems.append(Problem(f"the file cannot be read: {error.strerror}", file=label))
             document = Document(None)
         self.problems += [
-            Problem(m.message, file=label, line=m.line, hint=m.hint, excerpt=m.excerpt) for m in document.mistakes
+            Problem(m.message, file=label, line=m.line, hint=m.hint, excerpt=m.excerpt)
+            for m in document.mistakes
         ]
         self.unreadable |= document.values is None
         return document
@@ -195,12 +211,15 @@ class _Files:
         place = self.places[("include", index)]
 
         def refuse(message: str, hint: str | None = None) -> list[Path]:
-            self.problems.append(Problem(message, place.file, place.line, f"include[{index}]", hint))
+            self.problems.append(
+                Problem(message, place.file, place.line, f"include[{index}]", hint)
+            )
             return []
 
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts or pattern.startswith("~"):
             return refuse(
-                f"`{pattern}` leaves the project's folder", "include files below the folder of strandline.yaml"
+                f"`{pattern}` leaves the project's folder",
+                "include files below the folder of strandline.yaml",
             )
         try:
             found = sorted(file for file in self.root.glob(pattern) if file.is_file())
@@ -211,7 +230,9 @@ class _Files:
             return refuse(f"no file matches `{pattern}`", f"patterns start at {self.root}")
         outside = [file for file in found if not file.resolve().is_relative_to(self.root.resolve())]
         if outside:
-            return refuse(f"`{outside[0].relative_to(self.root)}` is a link that leaves the project's folder")
+            return refuse(
+                f"`{outside[0].relative_to(self.root)}` is a link that leaves the project's folder"
+            )
         return found
 
     def _add(self, file: Path) -> None:
@@ -227,7 +248,9 @@ class _Files:
             elif key != "nodes" and isinstance(value, dict):
                 self._add_names(key, value, document, label)
             else:
-                self.problems.append(Problem(wrong_type(value, _INCLUDED[key]), label, place.line, key))
+                self.problems.append(
+                    Problem(wrong_type(value, _INCLUDED[key]), label, place.line, key)
+                )
 
     def _add_nodes(self, nodes: list[Any], document: Document, label: str) -> None:
         known = self._raw.setdefault("nodes", [])
@@ -247,11 +270,17 @@ class _Files:
                 first, line = self.places[(key, name)], document.lines[(key, name)]
                 what = key.removesuffix("s")
                 message = f"{what} `{name}` is declared in {first.file}:{first.line} already"
-                self.problems.append(Problem(message, label, line, f"{key}.{name}", "give one of them another name"))
+                self.problems.append(
+                    Problem(message, label, line, f"{key}.{name}", "give one of them another name")
+                )
                 continue
             known[name] = value
             self.places.update(
-                {loc: Place(label, line) for loc, line in document.lines.items() if loc[:2] == (key, name)}
+                {
+                    loc: Place(label, line)
+                    for loc, line in document.lines.items()
+                    if loc[:2] == (key, name)
+                }
             )
         if key == "vars":
             self.renderer.declare({name: known[name] for name in named})

@@ -45,7 +45,9 @@ def mistakes_of(error: ValidationError, kind: Any, data: Any, prefix: Loc = ()) 
         loc = _without_tags(details, data)
         mistake = _mistake(details, loc, kind, data, hidden=_is_secret((*prefix, *loc)))
         mistake = mistake._replace(loc=(*prefix, *mistake.loc))
-        found.setdefault((mistake.loc, mistake.message), mistake)  # each member of a union says the same
+        found.setdefault(
+            (mistake.loc, mistake.message), mistake
+        )  # each member of a union says the same
     return list(found.values())
 
 
@@ -64,7 +66,11 @@ def _mistake(details: ErrorDetails, loc: Loc, kind: Any, data: Any, *, hidden: b
         return Mistake(loc, f"`{name}` is missing")
     if error == "extra_forbidden":
         known = _keys(_kind_at(kind, loc[:-1], data))
-        return Mistake(loc, f"unknown key `{name}`", did_you_mean(name, known) or f"known keys are {', '.join(known)}")
+        return Mistake(
+            loc,
+            f"unknown key `{name}`",
+            did_you_mean(name, known) or f"known keys are {', '.join(known)}",
+        )
     if error.startswith("union_tag"):
         return _tag_mistake(details, loc, _choices(_kind_at(kind, (*loc, "type"), data)))
     return _value_mistake(details, loc, _kind_at(kind, loc, data), found)
@@ -73,15 +79,21 @@ def _mistake(details: ErrorDetails, loc: Loc, kind: Any, data: Any, *, hidden: b
 def _value_mistake(details: ErrorDetails, loc: Loc, expected: Any, found: str) -> Mistake:
     error, context, value = details["type"], details.get("ctx", {}), details["input"]
     if choices := _choices(expected):
-        return Mistake(loc, f"expected {_one_of(choices)}, found {found}", did_you_mean(str(value), choices))
+        return Mistake(
+            loc, f"expected {_one_of(choices)}, found {found}", did_you_mean(str(value), choices)
+        )
     if error == "string_pattern_mismatch":
         pattern = context["pattern"]
-        return Mistake(loc, f"expected {_PATTERNS.get(pattern, f'text like {pattern}')}, found {found}")
+        return Mistake(
+            loc, f"expected {_PATTERNS.get(pattern, f'text like {pattern}')}, found {found}"
+        )
     if error in ("string_too_short", "too_short"):
         return Mistake(loc, "this may not be empty")
     if error in ("value_error", "assertion_error"):
         return Mistake(loc, str(context.get("error") or details["msg"]))
-    if expected is not Any and error.endswith(("_type", "_parsing", "_attributes", "_from_float", "_type_float")):
+    if expected is not Any and error.endswith(
+        ("_type", "_parsing", "_attributes", "_from_float", "_type_float")
+    ):
         hint = (
             f'put it in quotes: "{value}"'
             if str in _members(expected) and found != _HIDDEN and _quotable(value)
@@ -96,14 +108,20 @@ def _tag_mistake(details: ErrorDetails, loc: Loc, choices: list[str]) -> Mistake
     if details["type"] == "union_tag_not_found":
         return Mistake((*loc, "type"), "`type` is missing", f"it is {_one_of(choices)}")
     tag = details["input"]["type"]
-    return Mistake((*loc, "type"), f"expected {_one_of(choices)}, found {_found(tag)}", did_you_mean(str(tag), choices))
+    return Mistake(
+        (*loc, "type"),
+        f"expected {_one_of(choices)}, found {_found(tag)}",
+        did_you_mean(str(tag), choices),
+    )
 
 
 def _without_tags(details: ErrorDetails, data: Any) -> Loc:
     """The way to the value, without the names of union members that Pydantic weaves in."""
     loc: list[str | int] = []
     for depth, part in enumerate(details["loc"], start=1):
-        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
+        if (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int)
+        ):
             loc.append(part)
             data = cast(Any, data)[part]
         elif depth == len(details["loc"]) and details["type"] in ("missing", "strandline"):
@@ -121,7 +139,9 @@ def describe(kind: Any) -> str:
         return _one_of(choices)
     members = _members(kind)
     if len(members) > 1:
-        return " or ".join(dict.fromkeys(describe(member) for member in members if member is not type(None)))
+        return " or ".join(
+            dict.fromkeys(describe(member) for member in members if member is not type(None))
+        )
     kind = members[0]
     if get_origin(kind) is list:
         (inner,) = get_args(kind) or (Any,)
@@ -203,7 +223,11 @@ def _inside(kind: Any, part: str | int, data: Any) -> Iterator[Any]:
         yield arguments[0]
     elif origin is dict and arguments:
         yield arguments[1]
-    elif isinstance(origin, type) and issubclass(origin, BaseModel) and (part == "type" or _fits_tag(origin, data)):
+    elif (
+        isinstance(origin, type)
+        and issubclass(origin, BaseModel)
+        and (part == "type" or _fits_tag(origin, data))
+    ):
         for name, field in origin.model_fields.items():
             if part == (field.alias or name):
                 yield field.annotation
@@ -211,7 +235,11 @@ def _inside(kind: Any, part: str | int, data: Any) -> Iterator[Any]:
 
 def _fits_tag(kind: Any, data: Any) -> bool:
     """Whether a model's `type` is the one that the data says; true where there is no such thing."""
-    field = kind.model_fields.get("type") if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    field = (
+        kind.model_fields.get("type")
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+        else None
+    )
     if field is None or not isinstance(data, dict) or get_origin(field.annotation) is not Literal:
         return True
     return data.get("type") in get_args(field.annotation)
@@ -219,4 +247,8 @@ def _fits_tag(kind: Any, data: Any) -> bool:
 
 def _keys(kind: Any) -> list[str]:
     models = [m for m in _members(kind) if isinstance(m, type) and issubclass(m, BaseModel)]
-    return list(dict.fromkeys(field.alias or name for model in models for name, field in model.model_fields.items()))
+    return list(
+        dict.fromkeys(
+            field.alias or name for model in models for name, field in model.model_fields.items()
+        )
+    )

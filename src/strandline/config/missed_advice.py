@@ -24,11 +24,15 @@ def missed_advice(
     if why := _unreadable(parts, node, step, writer):
         message, hint = why
         yield Mistake(
-            (*at, "missed_rows"), f"missed_rows: read repeats an incremental read for single keys, {message}", hint
+            (*at, "missed_rows"),
+            f"missed_rows: read repeats an incremental read for single keys, {message}",
+            hint,
         )
 
 
-def _unreadable(parts: Parts, node: NodeParts, step: DeleteDetectionConfig, writer: Writer) -> tuple[str, str] | None:
+def _unreadable(
+    parts: Parts, node: NodeParts, step: DeleteDetectionConfig, writer: Writer
+) -> tuple[str, str] | None:
     """What is in the way, and what to do instead."""
     ((_, read),) = node.reads
     connection = parts.connections.get(read.connection)
@@ -39,10 +43,17 @@ def _unreadable(parts: Parts, node: NodeParts, step: DeleteDetectionConfig, writ
         return _unrepeatable(parts, node) or _untraced(node, step, keys)
     bronze = writer(read)
     if bronze is None:
-        return f"and no node of this project writes `{read.table}`", f"{_WARN}, or declare the node that does"
+        return (
+            f"and no node of this project writes `{read.table}`",
+            f"{_WARN}, or declare the node that does",
+        )
     if not bronze.whole:
         return None
-    return _unrepeatable(parts, bronze) or _passed_over(node, read) or _untraced(bronze, step, _below(bronze, keys))
+    return (
+        _unrepeatable(parts, bronze)
+        or _passed_over(node, read)
+        or _untraced(bronze, step, _below(bronze, keys))
+    )
 
 
 def _below(bronze: NodeParts, names: list[str | None]) -> list[str | None]:
@@ -73,7 +84,10 @@ def _unrepeatable(parts: Parts, node: NodeParts) -> tuple[str, str] | None:
     if connection is not None and not isinstance(connection, SqlConnection):
         return f"and node `{node.name}` reads {KINDS[type(connection)]}, not a database", _WARN
     if not read.limited:
-        return f"and node `{node.name}` reads its source in full: it misses none", "remove missed_rows"
+        return (
+            f"and node `{node.name}` reads its source in full: it misses none",
+            "remove missed_rows",
+        )
     if incremental and incremental.mode == "rolling_window":
         return (
             f"and node `{node.name}` reads a rolling_window: what is older is left out on purpose",
@@ -85,9 +99,14 @@ def _unrepeatable(parts: Parts, node: NodeParts) -> tuple[str, str] | None:
     return None
 
 
-def _untraced(node: NodeParts, step: DeleteDetectionConfig, traced: list[str | None]) -> tuple[str, str] | None:
+def _untraced(
+    node: NodeParts, step: DeleteDetectionConfig, traced: list[str | None]
+) -> tuple[str, str] | None:
     if None not in traced:
         return None
     key = step.keys[traced.index(None)]
     what = f"and its key `{key}` is no column of the source of node `{node.name}`: a step or SQL computes it"
-    return what, "use columns of the source as keys (they may be renamed and cast), or missed_rows: warn"
+    return (
+        what,
+        "use columns of the source as keys (they may be renamed and cast), or missed_rows: warn",
+    )

@@ -115,21 +115,36 @@ class NodeConfig(Model):
 
     def mistakes(self) -> Iterator[Mistake]:
         if self.read and self.sources:
-            yield Mistake(("sources",), "`read` and `sources` exclude each other", "keep exactly one of them")
+            yield Mistake(
+                ("sources",), "`read` and `sources` exclude each other", "keep exactly one of them"
+            )
         if not self.read and not self.sources:
             yield Mistake((), "one of `read` and `sources` is missing")
         for index, alias in repeated([source.alias for source in self.sources]):
-            yield Mistake(("sources", index, "alias"), f"alias `{alias}` stands twice; case does not matter in names")
+            yield Mistake(
+                ("sources", index, "alias"),
+                f"alias `{alias}` stands twice; case does not matter in names",
+            )
         for index, source in enumerate(self.sources if len(self.sources) > 1 else ()):
             for key in ("incremental", "watermark"):
                 if getattr(source, key):
                     message = f"`{key}` reads one source, and this node has {len(self.sources)}"
-                    yield Mistake(("sources", index, key), message, "read it incrementally in a node of its own")
-        if self.write.mode == "append" and self.write.keys and not any(read.limited for _, read in self.reads()):
+                    yield Mistake(
+                        ("sources", index, key),
+                        message,
+                        "read it incrementally in a node of its own",
+                    )
+        if (
+            self.write.mode == "append"
+            and self.write.keys
+            and not any(read.limited for _, read in self.reads())
+        ):
             message = "`keys` does nothing with mode: append and a full read"
             yield Mistake(("write", "keys"), message, "remove it, or use mode: upsert")
         if len(self.sources) > 1 and not self.transformation_sql:
-            yield Mistake(("sources",), "several sources need a `transformation_sql` that joins them")
+            yield Mistake(
+                ("sources",), "several sources need a `transformation_sql` that joins them"
+            )
         steps = self.transform.steps if self.transform else []
         if len(self.sources) > 1 and any(not s.brings_limits for s in steps):
             yield Mistake(

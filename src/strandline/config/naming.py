@@ -40,7 +40,9 @@ class Naming:
         return next(self._places(column, steps=steps), None)
 
     def _places(self, column: str, *, steps: bool) -> Iterator[Loc]:
-        if self.sql is not None and column.casefold() in columns_of(self.sql, self.alias, self.aliases):
+        if self.sql is not None and column.casefold() in columns_of(
+            self.sql, self.alias, self.aliases
+        ):
             yield (*self.loc, "transformation_sql")
         for at, step in self.steps if steps else ():
             if _mentions(step.params, column):
@@ -56,7 +58,9 @@ class Naming:
 def of_node(node: NodeConfig, alias: str) -> Naming:
     """The source that a node's SQL calls by this alias."""
     steps = node.transform.steps if node.transform else []
-    placed: list[tuple[Loc, StepConfig]] = [(("transform", "steps", i), s) for i, s in enumerate(steps)]
+    placed: list[tuple[Loc, StepConfig]] = [
+        (("transform", "steps", i), s) for i, s in enumerate(steps)
+    ]
     sql, aliases = node.transformation_sql, node.aliases()
     all_ = (Naming((), at, read, aliases, sql, placed, node.write) for at, read in node.reads())
     return next(naming for naming in all_ if naming.alias == alias)
@@ -64,7 +68,10 @@ def of_node(node: NodeConfig, alias: str) -> Naming:
 
 def of_parts(node: NodeParts) -> list[Naming]:
     """Every source of a node that is being checked."""
-    return [Naming(node.loc, at, read, node.aliases, node.sql, node.steps, node.write) for at, read in node.reads]
+    return [
+        Naming(node.loc, at, read, node.aliases, node.sql, node.steps, node.write)
+        for at, read in node.reads
+    ]
 
 
 def columns_of(sql: str, alias: str, aliases: Sequence[str]) -> set[str]:

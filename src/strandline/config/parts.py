@@ -19,7 +19,11 @@ from strandline.config.writes import WriteConfig
 from strandline.errors import did_you_mean
 
 AnyConnection = SqlConnection | FilesConnection | LakeConnection
-KINDS = {SqlConnection: "a database", FilesConnection: "a folder of files", LakeConnection: "a lake"}
+KINDS = {
+    SqlConnection: "a database",
+    FilesConnection: "a folder of files",
+    LakeConnection: "a lake",
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ def connection_of(parts: Parts, loc: Loc, name: str) -> AnyConnection | Mistake 
     return Mistake(loc, f"unknown connection `{name}`", hint)
 
 
-def parts_of(config: ProjectConfig, spread: Spread, root: Path, engine: str | None, *, complete: bool) -> Parts:
+def parts_of(
+    config: ProjectConfig, spread: Spread, root: Path, engine: str | None, *, complete: bool
+) -> Parts:
     """The parts of a project that is valid as far as its models can tell."""
     nodes = []
     for index, (node, origin) in enumerate(zip(config.nodes, spread.origins, strict=True)):
@@ -84,25 +90,37 @@ def parts_of(config: ProjectConfig, spread: Spread, root: Path, engine: str | No
                 origin=origin,
             )
         )
-    return Parts(root, spread.raw, dict(config.connections), config.control, nodes, engine, complete)
+    return Parts(
+        root, spread.raw, dict(config.connections), config.control, nodes, engine, complete
+    )
 
 
 def salvaged(spread: Spread, root: Path, engine: str | None, *, complete: bool) -> Parts:
     """The parts that can be read of a project that is not valid; its mistakes are told already."""
     raw = spread.raw
-    connections = {name: _read(Connection, value) for name, value in _map(raw.get("connections")).items()}
+    connections = {
+        name: _read(Connection, value) for name, value in _map(raw.get("connections")).items()
+    }
     nodes = [
         replace(_salvaged_node(("nodes", i), _map(node)), origin=origin)
-        for i, (node, origin) in enumerate(zip(_list(raw.get("nodes")), spread.origins, strict=True))
+        for i, (node, origin) in enumerate(
+            zip(_list(raw.get("nodes")), spread.origins, strict=True)
+        )
     ]
-    return Parts(root, raw, connections, _read(ControlConfig, raw.get("control")), nodes, engine, complete)
+    return Parts(
+        root, raw, connections, _read(ControlConfig, raw.get("control")), nodes, engine, complete
+    )
 
 
 def _salvaged_node(loc: Loc, node: dict[str, Any]) -> NodeParts:
     read = _read(ReadConfig, node.get("read"))
     sources = _list(node.get("sources"))
     reads: list[tuple[Loc, ReadConfig]] = [((*loc, "read"), read)] if read else []
-    reads += [((*loc, "sources", i), s) for i, raw in enumerate(sources) if (s := _read(SourceConfig, raw))]
+    reads += [
+        ((*loc, "sources", i), s)
+        for i, raw in enumerate(sources)
+        if (s := _read(SourceConfig, raw))
+    ]
     steps = enumerate(_list(_map(node.get("transform")).get("steps")))
     aliases = [_read(str, _map(source).get("alias")) for source in sources] or ["source"]
     known = [alias for alias in aliases if alias]
@@ -111,7 +129,11 @@ def _salvaged_node(loc: Loc, node: dict[str, Any]) -> NodeParts:
         _read(str, node.get("name")),
         _read(list[str], node.get("depends_on")) or [],
         reads,
-        [((*loc, "transform", "steps", i), step) for i, raw in steps if (step := _read(StepConfig, raw))],
+        [
+            ((*loc, "transform", "steps", i), step)
+            for i, raw in steps
+            if (step := _read(StepConfig, raw))
+        ],
         # Without all aliases nobody can say which table of the SQL is not one of them.
         _read(str, node.get("transformation_sql")) if len(known) == len(aliases) else None,
         known,
@@ -141,7 +163,11 @@ def _read(kind: Any, value: Any) -> Any:
         return adapter.validate_python(value, context=SALVAGE)
     except ValidationError as error:
         wrong = {details["loc"][0] for details in error.errors() if details["loc"]}
-        rest = {key: inner for key, inner in value.items() if key not in wrong} if isinstance(value, dict) else value
+        rest = (
+            {key: inner for key, inner in value.items() if key not in wrong}
+            if isinstance(value, dict)
+            else value
+        )
     try:
         return adapter.validate_python(rest, context=SALVAGE)
     except ValidationError:

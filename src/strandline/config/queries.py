@@ -47,7 +47,11 @@ def parse_select(sql: str) -> exp.Query:
     from sqlglot.errors import SqlglotError
 
     try:
-        parsed = [tree for tree in sqlglot.parse(sql, dialect="spark") if tree and not isinstance(tree, exp.Semicolon)]
+        parsed = [
+            tree
+            for tree in sqlglot.parse(sql, dialect="spark")
+            if tree and not isinstance(tree, exp.Semicolon)
+        ]
     except SqlglotError as error:
         raise SqlError(f"this SQL cannot be read: {_where(error)}") from error
     except RecursionError as error:
@@ -70,21 +74,28 @@ def unknown_tables(sql: str, aliases: Iterable[str]) -> Iterator[SqlError]:
     known = {alias.casefold(): alias for alias in aliases}
     seen: set[str] = set()
     for table in parse_select(sql).find_all(exp.Table):
-        shown = exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog")).sql("spark")
+        shown = exp.Table(
+            this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog")
+        ).sql("spark")
         if shown.casefold() in seen:
             continue
         seen.add(shown.casefold())
         if isinstance(table.this, exp.Func):
             if _function_name(table.this) not in ROW_FUNCTIONS:
-                yield SqlError(f"the SQL reads `{shown}`, but it may read only its sources: {_listed(known.values())}")
+                yield SqlError(
+                    f"the SQL reads `{shown}`, but it may read only its sources: {_listed(known.values())}"
+                )
         elif table.db or (table.name.casefold() not in known and not _is_cte(table)):
             yield SqlError(
                 f"the SQL reads `{shown}`, which is not one of its sources: {_listed(known.values())}",
-                did_you_mean(table.name, known.values()) or f"write FROM {next(iter(known.values()))}",
+                did_you_mean(table.name, known.values())
+                or f"write FROM {next(iter(known.values()))}",
             )
 
 
-def unknown_qualifiers(tree: exp.Expr, sources: Iterable[str], columns: Iterable[str] = ()) -> Iterator[SqlError]:
+def unknown_qualifiers(
+    tree: exp.Expr, sources: Iterable[str], columns: Iterable[str] = ()
+) -> Iterator[SqlError]:
     """Names in front of columns that no table of the SQL has, nor, as a struct, one of the `columns`."""
     from sqlglot import exp
 
@@ -92,7 +103,9 @@ def unknown_qualifiers(tree: exp.Expr, sources: Iterable[str], columns: Iterable
     for part in tree.find_all(exp.Table, exp.CTE, exp.Subquery, exp.Alias, exp.TableAlias):
         known |= {part.alias_or_name.casefold(), part.name.casefold()}
         known |= {column.name.casefold() for column in part.args.get("columns") or ()}
-    known |= {name.name.casefold() for part in tree.find_all(exp.Lambda) for name in part.expressions}
+    known |= {
+        name.name.casefold() for part in tree.find_all(exp.Lambda) for name in part.expressions
+    }
     listed, seen = list(sources), set[str]()
     for column in tree.find_all(exp.Column):
         name = column.parts[0].name
@@ -100,7 +113,10 @@ def unknown_qualifiers(tree: exp.Expr, sources: Iterable[str], columns: Iterable
             continue
         seen.add(name.casefold())
         if name.casefold() in (source.casefold() for source in listed):
-            yield SqlError(f"`{column.sql('spark')}`: the SQL does not read `{name}`", f"add it with JOIN {name} ON …")
+            yield SqlError(
+                f"`{column.sql('spark')}`: the SQL does not read `{name}`",
+                f"add it with JOIN {name} ON …",
+            )
             continue
         message = f"`{column.sql('spark')}`: `{name}` is not one of the sources: {_listed(listed)}"
         yield SqlError(message, did_you_mean(name, listed) or f"write {listed[0]}.{column.name}")
@@ -126,11 +142,16 @@ def check_filter(sql: str) -> None:
 
     tree = _condition(sql, "a filter looks at one row of the table")
     if isinstance(tree, exp.Literal | exp.Command):
-        raise SqlError(f"expected a condition, found `{sql.strip()}`", "for example region = 'EMEA'")
+        raise SqlError(
+            f"expected a condition, found `{sql.strip()}`", "for example region = 'EMEA'"
+        )
     for column in tree.find_all(exp.Column):
         if column.parts[0].name.casefold() == "source" and len(column.parts) > 1:
             hint = f"write {column.name}, the column of the table"
-            raise SqlError(f"`{column.sql('spark')}` is a column of the new rows, and a deleted row has none", hint)
+            raise SqlError(
+                f"`{column.sql('spark')}` is a column of the new rows, and a deleted row has none",
+                hint,
+            )
 
 
 def check_row(sql: str) -> None:
@@ -142,7 +163,9 @@ def check_row(sql: str) -> None:
         raise SqlError(f"expected a condition, found `{sql.strip()}`", "for example op = 'D'")
     for column in tree.find_all(exp.Column):
         if len(column.parts) > 1:
-            message = f"`{column.sql('spark')}` names a table, and the condition looks at one new row"
+            message = (
+                f"`{column.sql('spark')}` names a table, and the condition looks at one new row"
+            )
             raise SqlError(message, f"write {column.name}")
 
 
@@ -171,7 +194,9 @@ def check_type(text: str, *, nested: bool) -> None:
     known = SIMPLE_TYPES | NESTED_TYPES
     for word in words:
         if word.casefold() not in known:
-            raise SqlError(f"`{text}` is not a type of Spark", did_you_mean(word, sorted(known)) or TYPES_HINT)
+            raise SqlError(
+                f"`{text}` is not a type of Spark", did_you_mean(word, sorted(known)) or TYPES_HINT
+            )
     try:
         tree = exp.DataType.build(text, dialect="spark") if _balanced(text) else None
     except (SqlglotError, RecursionError):
@@ -179,7 +204,10 @@ def check_type(text: str, *, nested: bool) -> None:
     if not words or not isinstance(tree, exp.DataType):
         raise SqlError(f"`{text}` is not a type of Spark", TYPES_HINT)
     if not nested and words[0].casefold() in NESTED_TYPES:
-        raise SqlError(f"a csv column cannot be `{text}`", "read it as string, and parse it in a step or in SQL")
+        raise SqlError(
+            f"a csv column cannot be `{text}`",
+            "read it as string, and parse it in a step or in SQL",
+        )
     for precision, scale in re.findall(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", text):
         if not 1 <= int(precision) <= 38 or int(scale or 0) > int(precision):
             raise SqlError(f"`{text}`: a decimal has 1 to 38 digits, its scale at most as many")
@@ -190,7 +218,11 @@ def _where(error: Exception) -> str:
         if description := detail.get("description"):
             text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", description).rstrip(".")
             near = detail.get("highlight")
-            at = f" (line {detail['line']}, column {detail['col']} of the SQL)" if detail.get("line") else ""
+            at = (
+                f" (line {detail['line']}, column {detail['col']} of the SQL)"
+                if detail.get("line")
+                else ""
+            )
             return f"{text}{f' near `{near}`' if near else ''}{at}"
     return re.sub(r"\x1b\[\d+m", "", str(error)).splitlines()[0].split(" into <class")[0]
 
@@ -198,7 +230,9 @@ def _where(error: Exception) -> str:
 def _function_name(function: exp.Func) -> str:
     from sqlglot import exp
 
-    return (function.name if isinstance(function, exp.Anonymous) else function.sql_name()).casefold()
+    return (
+        function.name if isinstance(function, exp.Anonymous) else function.sql_name()
+    ).casefold()
 
 
 def tables_read(sql: str, dialect: str) -> list[str]:

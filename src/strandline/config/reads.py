@@ -15,7 +15,17 @@ from strandline.config.positions import Mistake
 from strandline.config.queries import SqlError, check_type
 from strandline.errors import did_you_mean
 
-_ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16", "utf-16-le", "iso-8859-15", "cp1250", "cp850", "shift_jis")
+_ENCODINGS = (
+    "utf-8",
+    "latin-1",
+    "cp1252",
+    "utf-16",
+    "utf-16-le",
+    "iso-8859-15",
+    "cp1250",
+    "cp850",
+    "shift_jis",
+)
 ALIAS = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 FileFormat = Literal["csv", "json", "parquet"]
@@ -50,7 +60,11 @@ class CsvOptions(Model):
             hint = did_you_mean(self.encoding, _ENCODINGS) or f"for example {', '.join(_ENCODINGS)}"
             yield Mistake(("encoding",), f"there is no encoding `{self.encoding}`", hint)
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n\0':
-            yield Mistake(("delimiter",), f"expected one character, found {self.delimiter!r}", 'for a tab write "\\t"')
+            yield Mistake(
+                ("delimiter",),
+                f"expected one character, found {self.delimiter!r}",
+                'for a tab write "\\t"',
+            )
 
 
 class ReadConfig(Model):
@@ -101,7 +115,9 @@ class ReadConfig(Model):
     @property
     def limited(self) -> bool:
         """Does a watermark limit it to a part of what is there?"""
-        return (self.incremental is not None and self.incremental.mode != "cdf") or bool(self.watermark)
+        return (self.incremental is not None and self.incremental.mode != "cdf") or bool(
+            self.watermark
+        )
 
     @property
     def feed(self) -> FeedOptions | None:
@@ -138,7 +154,11 @@ class ReadConfig(Model):
         if not given:
             yield Mistake((), "one of `table`, `query` and `path` is missing")
         for extra in given[1:]:
-            yield Mistake((extra,), f"`{extra}` and `{given[0]}` exclude each other", "keep exactly one of them")
+            yield Mistake(
+                (extra,),
+                f"`{extra}` and `{given[0]}` exclude each other",
+                "keep exactly one of them",
+            )
         if len(given) == 1:
             yield from self._format_mistakes(given[0])
             yield from self._partition_mistakes(given[0])
@@ -147,12 +167,22 @@ class ReadConfig(Model):
 
     def _increment_mistakes(self, given: str) -> Iterator[Mistake]:
         if self.incremental and self.watermark:
-            yield Mistake(("watermark",), "`watermark` and `incremental` exclude each other", "keep one of them")
+            yield Mistake(
+                ("watermark",),
+                "`watermark` and `incremental` exclude each other",
+                "keep one of them",
+            )
         plain = self.incremental is not None and self.incremental.mode == "stateful"
         if plain and self.incremental and self.incremental.column is None and given != "path":
-            yield Mistake(("incremental", "column"), "`column` is missing", "name the column that grows with changes")
+            yield Mistake(
+                ("incremental", "column"),
+                "`column` is missing",
+                "name the column that grows with changes",
+            )
         for index, name in repeated([w.column_name for w in self.watermark]):
-            yield Mistake(("watermark", index, "column_name"), f"column `{name}` stands twice in `watermark`")
+            yield Mistake(
+                ("watermark", index, "column_name"), f"column `{name}` stands twice in `watermark`"
+            )
 
     def _format_mistakes(self, given: str) -> Iterator[Mistake]:
         if given == "path" and self.format == "sql":
@@ -162,7 +192,11 @@ class ReadConfig(Model):
         if self.options is not None and self.file_format != "csv":
             yield Mistake(("options",), "`options` are for csv files only")
         if self.schema_ is not None and self.file_format not in ("csv", "json"):
-            yield Mistake(("schema",), "`schema` is for csv and json files only", "use a `cast` step to change types")
+            yield Mistake(
+                ("schema",),
+                "`schema` is for csv and json files only",
+                "use a `cast` step to change types",
+            )
 
     def _partition_mistakes(self, given: str) -> Iterator[Mistake]:
         pair = {"partition_column": self.partition_column, "num_partitions": self.num_partitions}
@@ -176,7 +210,10 @@ class ReadConfig(Model):
     def _schema_mistakes(self) -> Iterator[Mistake]:
         columns = self.schema_ or {}
         for _, column in repeated(list(columns)):
-            yield Mistake(("schema", column), f"column `{column}` is given twice; case does not matter in names")
+            yield Mistake(
+                ("schema", column),
+                f"column `{column}` is given twice; case does not matter in names",
+            )
         for column, type_ in columns.items():
             try:
                 check_type(type_, nested=self.file_format != "csv")
@@ -221,4 +258,6 @@ class SourceConfig(ReadConfig, FeedOptions):
         yield from feed_mistakes(self, used=self.cdc_strategy == "cdf", instead="cdc_strategy: cdf")
         for key in ("incremental", "watermark"):
             if "cdc_strategy" in self.model_fields_set and getattr(self, key):
-                yield Mistake((key,), f"`{key}` and `cdc_strategy` exclude each other", "keep one of them")
+                yield Mistake(
+                    (key,), f"`{key}` and `cdc_strategy` exclude each other", "keep one of them"
+                )

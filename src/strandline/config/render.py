@@ -21,7 +21,16 @@ MAX_CHAIN = 50  # vars that refer to vars
 MAX_ROUNDS = 100_000
 """What one text may become, what all may become together, and how often all loops may turn; see `_weight`."""
 
-_UNSAFE_METHODS = {"ljust", "rjust", "center", "zfill", "expandtabs", "format", "format_map", "translate"}
+_UNSAFE_METHODS = {
+    "ljust",
+    "rjust",
+    "center",
+    "zfill",
+    "expandtabs",
+    "format",
+    "format_map",
+    "translate",
+}
 _FILTERS = (
     "abs", "capitalize", "default", "d", "first", "float", "int", "join", "last", "length", "count", "list", "lower",
     "map", "max", "min", "reject", "replace", "reverse", "round", "select", "sort", "string", "sum", "title", "tojson",
@@ -93,7 +102,9 @@ class Renderer:
 
     def _render_var(self, name: str) -> None:
         if name in self._open:
-            raise RenderError(f"the vars {' → '.join([*self._open, name])} refer to each other in a circle")
+            raise RenderError(
+                f"the vars {' → '.join([*self._open, name])} refer to each other in a circle"
+            )
         if len(self._open) >= MAX_CHAIN:
             raise RenderError(
                 f"more than {MAX_CHAIN} vars refer to each other in a row: the template becomes too large"
@@ -119,7 +130,8 @@ class Renderer:
             return default
         # No nearest names: the environment is not the project's to list.
         raise RenderError(
-            f"the environment variable `{name}` is not set", f"set it, or give a default: env('{name}', '…')"
+            f"the environment variable `{name}` is not set",
+            f"set it, or give a default: env('{name}', '…')",
         )
 
 
@@ -153,7 +165,14 @@ class _Sandbox(SandboxedEnvironment):
             raise RenderError(f"this template cannot be read: {error.message}{where}") from error
         except UndefinedError as error:
             raise RenderError(f"{error.message}", _bare_name_hint(error)) from error
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        except (
+            TemplateError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            AttributeError,
+        ) as error:
             raise RenderError(f"this template cannot be rendered: {error}") from error
         except (RecursionError, MemoryError) as error:
             raise RenderError("this template is nested too deeply or becomes too large") from error
@@ -182,7 +201,9 @@ class _Sandbox(SandboxedEnvironment):
     def _restrict(self, tree: nodes.Template) -> None:
         for statement in tree.find_all(nodes.Stmt):
             if not isinstance(statement, _STATEMENTS):
-                raise RenderError(f"`{type(statement).__name__.lower()}` is not allowed in a template here")
+                raise RenderError(
+                    f"`{type(statement).__name__.lower()}` is not allowed in a template here"
+                )
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = nodes.Call(nodes.Name("_rounds", "load"), [loop.iter], [], None, None)
         tree.set_environment(self)
@@ -216,9 +237,15 @@ def _only_expression(source: str, tree: nodes.Template) -> str | None:
     if len(body) != 1 or not isinstance(body[0], nodes.Output) or len(body[0].nodes) != 1:
         return None
     text = source.strip()
-    if isinstance(body[0].nodes[0], nodes.TemplateData) or not (text.startswith("{{") and text.endswith("}}")):
+    if isinstance(body[0].nodes[0], nodes.TemplateData) or not (
+        text.startswith("{{") and text.endswith("}}")
+    ):
         return None
-    return text[2:-2].strip().strip("-+").strip() if text[2:3] in "-+" or text[-3] in "-+" else text[2:-2]
+    return (
+        text[2:-2].strip().strip("-+").strip()
+        if text[2:3] in "-+" or text[-3] in "-+"
+        else text[2:-2]
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -62,7 +62,9 @@ def bad_references(text: str) -> Iterator[tuple[str, str]]:
     for match in re.finditer(r"\$\{([^{}]*)(\}?)", REFERENCE.sub("", text)):
         inside, closed = match[1], match[2]
         name = inside.partition(":")[2] or inside
-        hint = f"write ${{env:{name}}}" if re.fullmatch(r"[A-Za-z_]\w*", name) else "write ${env:NAME}"
+        hint = (
+            f"write ${{env:{name}}}" if re.fullmatch(r"[A-Za-z_]\w*", name) else "write ${env:NAME}"
+        )
         if not closed:
             yield "a reference `${` is not closed", "write ${env:NAME}"
         elif ":" in inside and not inside.startswith("env:"):
@@ -84,7 +86,13 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     """The text with `***` for each secret, also where it is quoted for a URL."""
     forms: set[str] = set()
     for secret in filter(None, secrets):
-        forms |= {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
+        forms |= {
+            secret,
+            quote(secret),
+            quote(secret, safe=""),
+            quote_plus(secret),
+            repr(secret)[1:-1],
+        }
     for form in sorted(forms, key=len, reverse=True):
         # A very short value is taken only as a word of its own: else `sa` would blank half of every sentence.
         pattern = re.escape(form) if len(form) > 3 else rf"(?<!\w){re.escape(form)}(?!\w)"
@@ -95,7 +103,9 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 def _environment(name: str, key: str) -> str:
     if name not in os.environ:
         hint = f"export {name}=… before the run"
-        raise ConfigError(Problem(f"the environment variable `{name}` is not set", key=key, hint=hint))
+        raise ConfigError(
+            Problem(f"the environment variable `{name}` is not set", key=key, hint=hint)
+        )
     return os.environ[name]
 
 
@@ -112,7 +122,11 @@ def base(connection: FilesConnection | LakeConnection, root: Path) -> str:
 
 def remote(connection: FilesConnection | LakeConnection) -> str | None:
     """The path of a connection that is no folder of this machine, without a login; None when it is one."""
-    return re.sub("//[^/@]*:[^/@]*@", "//", connection.path) if _REMOTE.match(base(connection, Path())) else None
+    return (
+        re.sub("//[^/@]*:[^/@]*@", "//", connection.path)
+        if _REMOTE.match(base(connection, Path()))
+        else None
+    )
 
 
 def unseen(connections: Mapping[str, object], master: str) -> Iterator[tuple[str, str, str]]:
@@ -122,7 +136,8 @@ def unseen(connections: Mapping[str, object], master: str) -> Iterator[tuple[str
     for name, connection in connections.items():
         if isinstance(connection, FilesConnection | LakeConnection) and not connection.shared:
             message = (
-                f"`{connection.path}` is a folder of this machine; executors of Spark master {master} may not see it"
+                f"`{connection.path}` is a folder of this machine; "
+                f"executors of Spark master {master} may not see it"
             )
             hint = "if every executor sees the folder under this path, add shared: true; else use a local master"
             yield name, message, hint
@@ -142,7 +157,9 @@ def _shown(name: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)
 
 
-def place(connection: FilesConnection | LakeConnection, name: str, root: Path, *, pattern: bool = False) -> str:
+def place(
+    connection: FilesConnection | LakeConnection, name: str, root: Path, *, pattern: bool = False
+) -> str:
     """Where a table or path of a connection is. `pattern` allows `*.csv` and the folder itself."""
     _refuse_name(name, pattern=pattern)
     start = base(connection, root)
@@ -166,7 +183,9 @@ def locate(project: Project, connection_name: str, name: str) -> str:
     if not isinstance(connection, FilesConnection | LakeConnection):
         raise ConfigError(f"`{connection_name}` is not a connection with a path")
     try:
-        return place(connection, name, project.root, pattern=isinstance(connection, FilesConnection))
+        return place(
+            connection, name, project.root, pattern=isinstance(connection, FilesConnection)
+        )
     except PlaceError as error:
         raise ConfigError(f"`{name}` of connection `{connection_name}` {error}") from error
 
@@ -176,7 +195,9 @@ def folder_given(told: str) -> str | None:
     return os.path.abspath(Path(told).expanduser()) if "/" in told or told.startswith("~") else None  # noqa: PTH100
 
 
-def control_location(connections: Mapping[str, object], control: ControlConfig | None, root: Path) -> str:
+def control_location(
+    connections: Mapping[str, object], control: ControlConfig | None, root: Path
+) -> str:
     """The folder of the control tables: of the environment, the connection named, the first lake, or the project."""
     if told := os.environ.get(ETL_SCHEMA):
         if folder := folder_given(told):
@@ -195,7 +216,12 @@ def _refuse_name(name: str, *, pattern: bool) -> None:
     parts = name.split("/")
     if any(ord(char) < 32 or ord(char) == 127 for char in name):
         raise PlaceError("holds a control character")
-    if name.startswith(("/", "\\", "~")) or re.match(r"^[A-Za-z]:", name) or _REMOTE.match(name) or ".." in parts:
+    if (
+        name.startswith(("/", "\\", "~"))
+        or re.match(r"^[A-Za-z]:", name)
+        or _REMOTE.match(name)
+        or ".." in parts
+    ):
         raise PlaceError("leaves its connection's path")
     if "\\" in name:
         raise PlaceError("holds a backslash; folders are separated by `/`")
@@ -227,8 +253,12 @@ def jdbc(connection: SqlConnection, root: Path, *, key: str = "connections") -> 
     try:
         url = urls.to_jdbc(database)
     except urls.UrlError as error:
-        raise ConfigError(Problem(str(error), key=f"{key}.url", hint="give jdbc_url and driver")) from error
-    return JdbcTarget(url, database.user, database.password, connection.driver or urls.jdbc_driver(url))
+        raise ConfigError(
+            Problem(str(error), key=f"{key}.url", hint="give jdbc_url and driver")
+        ) from error
+    return JdbcTarget(
+        url, database.user, database.password, connection.driver or urls.jdbc_driver(url)
+    )
 
 
 def _database(connection: SqlConnection, root: Path, key: str) -> urls.Database:
@@ -236,16 +266,26 @@ def _database(connection: SqlConnection, root: Path, key: str) -> urls.Database:
     if REFERENCE.fullmatch(text):
         text = resolve_secrets(text, key=f"{key}.url")
     else:  # inside a URL a value is quoted: a password may hold @ and /
-        text = REFERENCE.sub(lambda match: quote(_environment(match[1], f"{key}.url"), safe=""), text)
+        text = REFERENCE.sub(
+            lambda match: quote(_environment(match[1], f"{key}.url"), safe=""), text
+        )
     try:
         database = urls.parse(text)
     except urls.UrlError as error:
-        raise ConfigError(Problem(str(error), key=f"{key}.url", hint="for example postgresql://host/db")) from error
+        raise ConfigError(
+            Problem(str(error), key=f"{key}.url", hint="for example postgresql://host/db")
+        ) from error
     user, password = _login(connection, key)
     return urls.absolute(database.with_login(user, password), root)
 
 
 def _login(connection: SqlConnection, key: str) -> tuple[str | None, str | None]:
-    user = resolve_secrets(connection.user, key=f"{key}.user") if connection.user is not None else None
-    password = resolve_secrets(connection.password, key=f"{key}.password") if connection.password is not None else None
+    user = (
+        resolve_secrets(connection.user, key=f"{key}.user") if connection.user is not None else None
+    )
+    password = (
+        resolve_secrets(connection.password, key=f"{key}.password")
+        if connection.password is not None
+        else None
+    )
     return user, password

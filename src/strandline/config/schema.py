@@ -15,7 +15,11 @@ def json_schema() -> dict[str, Any]:
     schema["title"] = "strandline.yaml"
     definitions = schema.setdefault("$defs", {})
     target = definitions["NodeConfig"]["properties"]["write"]
-    several = {"type": "array", "items": target, "minItems": 1}  # each becomes a node before the models see it
+    several = {
+        "type": "array",
+        "items": target,
+        "minItems": 1,
+    }  # each becomes a node before the models see it
     definitions["NodeConfig"]["properties"]["write"] = {"anyOf": [target, several]}
     definitions["StepConfig"] = {
         "title": "StepConfig",

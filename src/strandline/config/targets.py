@@ -60,7 +60,13 @@ def spread(raw: dict[str, Any], failed: list[Mistake]) -> Spread:
         writes = node.get("write") if isinstance(node, dict) else None
         if writes == []:
             message = "an empty list: the rows of this node would go nowhere"
-            failed.append(Mistake(("nodes", index, "write"), message, "give a map, or a list of maps, one per target"))
+            failed.append(
+                Mistake(
+                    ("nodes", index, "write"),
+                    message,
+                    "give a map, or a list of maps, one per target",
+                )
+            )
         if not isinstance(writes, list) or not writes:
             nodes.append(node)
             origins.append(Origin(index))

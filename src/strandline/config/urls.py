@@ -20,7 +20,12 @@ _JDBC_DRIVERS = {
     "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
     "oracle": "oracle.jdbc.OracleDriver",
 }
-_PYTHON_DRIVERS = {"mysql": "pymysql", "mariadb": "pymysql", "mssql": "pyodbc", "oracle": "oracledb"}
+_PYTHON_DRIVERS = {
+    "mysql": "pymysql",
+    "mariadb": "pymysql",
+    "mssql": "pyodbc",
+    "oracle": "oracledb",
+}
 _PYTHON_ONLY = {"driver", "charset", "host", "port"}
 """Parameters of Python's drivers that would mean something else, or nothing, to JDBC."""
 DIALECTS = {
@@ -34,7 +39,9 @@ DIALECTS = {
     "oracle": "oracle",
 }
 """The SQL of each kind of database, as sqlglot calls it."""
-_LITERAL = re.compile(r"(?i)[?&;](?:password|passwd|pwd|token|secret|sslpassword|keystorepassword)=([^&;]+)")
+_LITERAL = re.compile(
+    r"(?i)[?&;](?:password|passwd|pwd|token|secret|sslpassword|keystorepassword)=([^&;]+)"
+)
 
 _HOST = r"(?P<host>[^:/;?@]+)(?::(?P<port>\d+))?"
 _SLASHES = re.compile(rf"//(?:(?P<login>[^/?]*)@)?{_HOST}/?(?P<name>[^?]*)(?:\?(?P<query>.*))?")
@@ -70,7 +77,9 @@ class Database:
 def literal_password(url: str) -> bool:
     """Whether a URL (with its references still in it) holds a password in clear."""
     bare = re.sub(r"\$\{[^{}]*\}", "${}", url)
-    login = re.search(r"://[^/?#@]*?:(.*)@", bare) or re.match(r"jdbc:oracle:thin:[^/@]*/(.*)@", bare)
+    login = re.search(r"://[^/?#@]*?:(.*)@", bare) or re.match(
+        r"jdbc:oracle:thin:[^/@]*/(.*)@", bare
+    )
     found = [login[1]] if login else []
     return any(text and "${}" not in text for text in found + _LITERAL.findall(bare))
 
@@ -96,7 +105,14 @@ def parse(url: str) -> Database:
     options = {k: v if isinstance(v, str) else v[0] for k, v in parsed.query.items()}
     kind, _, driver = parsed.drivername.partition("+")
     return Database(
-        kind, parsed.host, parsed.port, parsed.database, parsed.username, parsed.password, options, driver or None
+        kind,
+        parsed.host,
+        parsed.port,
+        parsed.database,
+        parsed.username,
+        parsed.password,
+        options,
+        driver or None,
     )
 
 
@@ -131,7 +147,11 @@ def to_jdbc(database: Database) -> str:
         return f"jdbc:sqlserver://{host}" + "".join(f";{k}={v}" for k, v in settings.items())
     if database.kind == "oracle":
         service = database.options.get("service_name")
-        at = f"//{host}/{service}" if service else f"{host if database.port else host + ':1521'}:{database.name or ''}"
+        at = (
+            f"//{host}/{service}"
+            if service
+            else f"{host if database.port else host + ':1521'}:{database.name or ''}"
+        )
         return f"jdbc:oracle:thin:@{at}"
     raise UrlError(f"no JDBC URL is known for `{database.kind}`")
 
@@ -145,7 +165,12 @@ def jdbc_driver(url: str) -> str | None:
 def absolute(database: Database, root: Path) -> Database:
     """A SQLite file's path starts at the project's folder, not at the folder somebody happens to stand in."""
     name = database.name
-    if database.kind != "sqlite" or not name or name == ":memory:" or name.startswith("file::memory:"):
+    if (
+        database.kind != "sqlite"
+        or not name
+        or name == ":memory:"
+        or name.startswith("file::memory:")
+    ):
         return database
     scheme = "file:" if name.startswith("file:") else ""
     return replace(database, name=scheme + os.path.normpath(root / name.removeprefix("file:")))
@@ -160,7 +185,11 @@ def _parse_jdbc(url: str) -> Database:
         options = dict(parse_qsl(match["query"])) if match and match["query"] else {}
     elif kind == "sqlserver":
         match = _SQLSERVER.fullmatch(rest)
-        pairs = (pair.partition("=") for pair in ((match and match["query"]) or "").split(";") if "=" in pair)
+        pairs = (
+            pair.partition("=")
+            for pair in ((match and match["query"]) or "").split(";")
+            if "=" in pair
+        )
         options = {key: unquote(value) for key, _, value in pairs}
     elif kind == "oracle":
         match = _ORACLE.fullmatch(rest)
@@ -182,7 +211,9 @@ def _from_jdbc(kind: str, match: re.Match[str], options: dict[str, str]) -> Data
     name: str | None = match["name"] or taken.get("databasename") or taken.get("database")
     login, _, secret = (match["login"] or "").partition("/" if kind == "oracle" else ":")
     if kind == "oracle" and name:
-        options, name = ({"service_name": name[1:]}, None) if name.startswith("/") else ({}, name[1:])
+        options, name = (
+            ({"service_name": name[1:]}, None) if name.startswith("/") else ({}, name[1:])
+        )
     kind = "mssql" if kind == "sqlserver" else kind
     return Database(
         kind,

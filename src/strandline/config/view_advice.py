@@ -15,7 +15,9 @@ SAY = "add versions: all for every version, or versions: current for the living 
 ALL_KEYS = "with `versions: all` a key has several rows: primary_keys must include the valid-from column `{}`"
 
 
-def view_advice(parts: Parts, node: NodeParts, writer: Callable[[ReadConfig], NodeParts | None]) -> Iterator[Mistake]:
+def view_advice(
+    parts: Parts, node: NodeParts, writer: Callable[[ReadConfig], NodeParts | None]
+) -> Iterator[Mistake]:
     """What cannot be right about the rows that the reads of one node ask for."""
     for naming in of_parts(node):
         found = parts.connections.get(naming.read.connection)
@@ -24,7 +26,9 @@ def view_advice(parts: Parts, node: NodeParts, writer: Callable[[ReadConfig], No
             continue
         feeder = writer(naming.read)
         if feeder and feeder.write and feeder.write.mode == "scd2":
-            yield from _history_mistakes(naming, feeder.name or "", feeder.write.system_columns.names())
+            yield from _history_mistakes(
+                naming, feeder.name or "", feeder.write.system_columns.names()
+            )
 
 
 def _idle_mistakes(naming: Naming, kind: str) -> Iterator[Mistake]:
@@ -36,7 +40,9 @@ def _idle_mistakes(naming: Naming, kind: str) -> Iterator[Mistake]:
     }
     for key, hint in hints.items():
         if getattr(read, key):
-            yield Mistake((*naming.at, key), f"`{key}` does nothing here: `{read.connection}` is {kind}", hint)
+            yield Mistake(
+                (*naming.at, key), f"`{key}` does nothing here: `{read.connection}` is {kind}", hint
+            )
 
 
 def _history_mistakes(naming: Naming, writer: str, names: dict[str, str]) -> Iterator[Mistake]:

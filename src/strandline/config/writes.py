@@ -40,7 +40,8 @@ FORGETS = (
     "and a late older row would bring it back"
 )
 SOFT_INSTEAD = (
-    "use delete_strategy: soft, which keeps the flagged row and its sequence, or mode: scd2 with effective_at"
+    "use delete_strategy: soft, which keeps the flagged row and its sequence, "
+    "or mode: scd2 with effective_at"
 )
 
 
@@ -113,7 +114,8 @@ class WriteConfig(Model):
     update_condition: Annotated[str, sql_text(check_condition)] | None = None
     partition_by: list[Text] = Field(default_factory=list)
     add_metadata: Annotated[
-        Annotated[bool, Tag("flag")] | Annotated[WriteMetadataConfig, Tag("columns")], Discriminator(_flag_or_columns)
+        Annotated[bool, Tag("flag")] | Annotated[WriteMetadataConfig, Tag("columns")],
+        Discriminator(_flag_or_columns),
     ] = False
     row_hash: bool = True
     delete_strategy: Literal["soft", "hard", "ignore"] | None = None
@@ -143,34 +145,63 @@ class WriteConfig(Model):
         """The metadata columns asked for: `true` is all four, `false` is none."""
         if isinstance(self.add_metadata, WriteMetadataConfig):
             return self.add_metadata
-        return WriteMetadataConfig(**dict.fromkeys(WriteMetadataConfig.model_fields, self.add_metadata))
+        return WriteMetadataConfig(
+            **dict.fromkeys(WriteMetadataConfig.model_fields, self.add_metadata)
+        )
 
     def mistakes(self) -> Iterator[Mistake]:
         if self.keyed and not self.keys:
-            yield Mistake(("keys",), f"mode: {self.mode} needs keys: [...]", "name the columns that identify a row")
-        idle: tuple[str, ...] = () if self.keyed else ("update_condition", "row_hash", "system_columns")
+            yield Mistake(
+                ("keys",),
+                f"mode: {self.mode} needs keys: [...]",
+                "name the columns that identify a row",
+            )
+        idle: tuple[str, ...] = (
+            () if self.keyed else ("update_condition", "row_hash", "system_columns")
+        )
         idle += ("update_condition",) if self.mode == "scd2" else ()
-        idle += ("keys",) if self.mode == "overwrite" else ()  # `append` knows them in an incremental read
+        idle += (
+            ("keys",) if self.mode == "overwrite" else ()
+        )  # `append` knows them in an incremental read
         for key in idle:
             if key in self.model_fields_set:
-                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", "remove it, or use mode: upsert")
+                yield Mistake(
+                    (key,),
+                    f"`{key}` does nothing with mode: {self.mode}",
+                    "remove it, or use mode: upsert",
+                )
         for key in ("keys", "partition_by", "track"):
             for index, name in repeated(getattr(self, key) or []):
-                yield Mistake((key, index), f"column `{name}` stands twice in `{key}`; case does not matter in names")
+                yield Mistake(
+                    (key, index),
+                    f"column `{name}` stands twice in `{key}`; case does not matter in names",
+                )
         yield from self._history_mistakes()
         yield from self._order_mistakes()
 
     def _history_mistakes(self) -> Iterator[Mistake]:
         for key in ("track", "effective_at", "open_end"):
             if getattr(self, key) is not None and self.mode != "scd2":
-                yield Mistake((key,), f"`{key}` does nothing with mode: {self.mode}", "remove it, or use mode: scd2")
+                yield Mistake(
+                    (key,),
+                    f"`{key}` does nothing with mode: {self.mode}",
+                    "remove it, or use mode: scd2",
+                )
         if self.track is not None and not self.track:
             message = "`track: []` would never open a second version"
-            yield Mistake(("track",), message, "name the columns whose changes are versions, or leave it out for all")
+            yield Mistake(
+                ("track",),
+                message,
+                "name the columns whose changes are versions, or leave it out for all",
+            )
         keys = {k.casefold() for k in self.keys}
         for index, name in enumerate(self.track or []):
             if name.casefold() in keys:
-                yield Mistake(("track", index), f"`{name}` is a key, which never changes inside a row", "remove it")
+                yield Mistake(
+                    ("track", index),
+                    f"`{name}` is a key, which never changes inside a row",
+                    "remove it",
+                )
         for key in ("effective_at", "sequence_by"):
             if (getattr(self, key) or "").casefold() in keys:
                 message = f"`{getattr(self, key)}` is a key of the table and cannot say which of its rows is newer"
@@ -180,12 +211,18 @@ class WriteConfig(Model):
                 instant(self.open_end)
             except (ValueError, OverflowError):
                 message = f"{self.open_end!r} is not a timestamp"
-                yield Mistake(("open_end",), message, 'write it like "9999-12-31" or "2999-12-31 00:00:00"')
+                yield Mistake(
+                    ("open_end",), message, 'write it like "9999-12-31" or "2999-12-31 00:00:00"'
+                )
 
     def _order_mistakes(self) -> Iterator[Mistake]:
         if self.delete_when is not None and not self.keyed:
             message = f"`delete_when` cannot be done with mode: {self.mode}, which never deletes a row by its key"
-            yield Mistake(("delete_when",), message, "use mode: upsert or scd2, or a filter step to leave rows out")
+            yield Mistake(
+                ("delete_when",),
+                message,
+                "use mode: upsert or scd2, or a filter step to leave rows out",
+            )
         if self.sequence_by is None:
             return
         if not self.keyed:
@@ -194,7 +231,9 @@ class WriteConfig(Model):
         elif self.mode == "scd2" and self.effective_at is None:
             message = "`sequence_by` decides between rows of one instant, and versions by batch time have none"
             yield Mistake(
-                ("sequence_by",), message, "add effective_at: with the column that says when a row became true"
+                ("sequence_by",),
+                message,
+                "add effective_at: with the column that says when a row became true",
             )
         elif self.mode == "upsert" and self.delete_strategy == "hard":
             yield Mistake(("sequence_by",), FORGETS, SOFT_INSTEAD)

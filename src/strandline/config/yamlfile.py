@@ -53,11 +53,15 @@ def read_yaml(content: bytes) -> Document:
     composer = _Composer()
     try:
         if len(content) > MAX_BYTES:
-            raise _UnreadableError(1, f"the file is larger than {MAX_BYTES:,} bytes", "split it with `include`")
+            raise _UnreadableError(
+                1, f"the file is larger than {MAX_BYTES:,} bytes", "split it with `include`"
+            )
         root = composer.document(_decoded(content))
         if not isinstance(root.content, dict):
             raise _UnreadableError(
-                root.line, "expected a map of keys at the top of the file", "start with `project: <name>`"
+                root.line,
+                "expected a map of keys at the top of the file",
+                "start with `project: <name>`",
             )
         expansion = _Expansion()
         values = expansion.expand(root, (), root.line)
@@ -67,7 +71,9 @@ def read_yaml(content: bytes) -> Document:
         return Document(None, {}, [*composer.mistakes, syntax(error, content.decode("utf-8-sig"))])
     except yaml.reader.ReaderError as error:
         before = content.decode("utf-8-sig")[: error.position]
-        return Document(None, {}, [LineMistake(before.count("\n") + 1, "the file holds a control character")])
+        return Document(
+            None, {}, [LineMistake(before.count("\n") + 1, "the file holds a control character")]
+        )
     return Document(values, expansion.lines, composer.mistakes)
 
 
@@ -78,7 +84,9 @@ def _decoded(content: bytes) -> str:
         line = content[: error.start].count(b"\n") + 1
         raise _UnreadableError(line, "the file is not UTF-8 text", "save it as UTF-8") from error
     if not text.strip():
-        raise _UnreadableError(1, "the file is empty", "`strandline init` writes a project to start from")
+        raise _UnreadableError(
+            1, "the file is empty", "`strandline init` writes a project to start from"
+        )
     return text
 
 
@@ -97,12 +105,16 @@ class _Composer:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent) and root is not None:
                 raise _UnreadableError(
-                    _line(event), "expected one document, found a second one", "remove the line `---`"
+                    _line(event),
+                    "expected one document, found a second one",
+                    "remove the line `---`",
                 )
             if isinstance(event, yaml.NodeEvent):
                 root = self._value(event, 1)
         if root is None or root.content is None:
-            raise _UnreadableError(1, "the file is empty", "`strandline init` writes a project to start from")
+            raise _UnreadableError(
+                1, "the file is empty", "`strandline init` writes a project to start from"
+            )
         return root
 
     def _value(self, event: yaml.NodeEvent, depth: int) -> _Value:
@@ -112,14 +124,19 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 raise _UnreadableError(
-                    line, f"`*{event.anchor}` refers to itself, or to an anchor that is not above it"
+                    line,
+                    f"`*{event.anchor}` refers to itself, or to an anchor that is not above it",
                 )
             return self._anchors[event.anchor]
         if isinstance(event, yaml.ScalarEvent):
             value = _Value(line, self._scalar(event))
         else:
             self._refuse_tag(event, line)
-            inside = self._items(depth) if isinstance(event, yaml.SequenceStartEvent) else self._entries(depth)
+            inside = (
+                self._items(depth)
+                if isinstance(event, yaml.SequenceStartEvent)
+                else self._entries(depth)
+            )
             value = _Value(line, inside)
         if event.anchor:
             self._anchors[event.anchor] = value
@@ -144,7 +161,9 @@ class _Composer:
                 merged.update(self._merge(line, value))
             elif key in entries:
                 first = entries[key][0]
-                self.mistakes.append(LineMistake(line, f"the key `{key}` stands twice, first in line {first}"))
+                self.mistakes.append(
+                    LineMistake(line, f"the key `{key}` stands twice, first in line {first}")
+                )
             else:
                 entries[key] = (line, value)
         return {**merged, **entries}
@@ -153,20 +172,26 @@ class _Composer:
         if not isinstance(event, yaml.ScalarEvent):
             self._value(event, depth + 1)
             self.mistakes.append(
-                LineMistake(_line(event), "expected a text as key, found a list or a map", _QUOTE_HINT)
+                LineMistake(
+                    _line(event), "expected a text as key, found a list or a map", _QUOTE_HINT
+                )
             )
             return None
         tag = self._tag(event)
         if tag not in (_PREFIX + "str", _PREFIX + "merge", _PREFIX + "value"):
             hint = f'put it in quotes: "{event.value}":'
-            self.mistakes.append(LineMistake(_line(event), f"the key `{event.value}` is not a text to YAML", hint))
+            self.mistakes.append(
+                LineMistake(_line(event), f"the key `{event.value}` is not a text to YAML", hint)
+            )
             return None
         return str(event.value)
 
     def _merge(self, line: int, value: _Value) -> dict[str, tuple[int, _Value]]:
         parts = value.content if isinstance(value.content, list) else [value]
         merged: dict[str, tuple[int, _Value]] = {}
-        for part in reversed(parts):  # of several maps the first one wins, as YAML's merge key has it
+        for part in reversed(
+            parts
+        ):  # of several maps the first one wins, as YAML's merge key has it
             if isinstance(part.content, dict):
                 merged.update(part.content)
             else:
@@ -198,7 +223,9 @@ class _Composer:
     def _refuse_tag(self, event: Any, line: int) -> None:
         if event.tag and event.tag not in (_PREFIX + "map", _PREFIX + "seq", "!"):
             shown = event.tag.replace(_PREFIX, "!!")
-            self.mistakes.append(LineMistake(line, f"the YAML tag `{shown}` is not allowed", "write the plain value"))
+            self.mistakes.append(
+                LineMistake(line, f"the YAML tag `{shown}` is not allowed", "write the plain value")
+            )
 
 
 class _Expansion:
@@ -215,14 +242,21 @@ class _Expansion:
         self._text += len(value.content) if isinstance(value.content, str) else 0
         if self._values > MAX_VALUES or self._text > MAX_TEXT:
             raise _UnreadableError(
-                line, f"the file stands for more than {MAX_VALUES:,} values", "its aliases (*name) multiply them"
+                line,
+                f"the file stands for more than {MAX_VALUES:,} values",
+                "its aliases (*name) multiply them",
             )
         if len(loc) > MAX_DEPTH:
             raise _UnreadableError(line, f"nested more than {MAX_DEPTH} levels deep")
         if isinstance(value.content, dict):
-            return {key: self.expand(inner, (*loc, key), at) for key, (at, inner) in value.content.items()}
+            return {
+                key: self.expand(inner, (*loc, key), at)
+                for key, (at, inner) in value.content.items()
+            }
         if isinstance(value.content, list):
-            return [self.expand(inner, (*loc, i), inner.line) for i, inner in enumerate(value.content)]
+            return [
+                self.expand(inner, (*loc, i), inner.line) for i, inner in enumerate(value.content)
+            ]
         return value.content
 
 

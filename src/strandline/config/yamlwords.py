@@ -41,13 +41,18 @@ def syntax(error: yaml.MarkedYAMLError, text: str) -> LineMistake:
     begins = re.search("flow sequence|flow mapping|quoted scalar", context)
     if begins and error.context_mark:
         mark = error.context_mark
-        message, hint = f"the {_NAMES[begins[0]]} that begins here is not closed", "close it, or correct what is inside"
+        message, hint = (
+            f"the {_NAMES[begins[0]]} that begins here is not closed",
+            "close it, or correct what is inside",
+        )
     elif "expected ':'" in (error.problem or "") and error.context_mark:
         mark = error.context_mark
         message, hint = "this line is no `key: value`", "add the colon, or the `-` of a list"
     else:
         message, hint = _words(error.problem or "", text.split("\n")[mark.line], mark.column)
-    return LineMistake(mark.line + 1, f"this is not YAML: {message}", hint, _excerpt(text, mark.line, mark.column))
+    return LineMistake(
+        mark.line + 1, f"this is not YAML: {message}", hint, _excerpt(text, mark.line, mark.column)
+    )
 
 
 def _words(problem: str, line: str, column: int) -> tuple[str, str | None]:
@@ -69,7 +74,10 @@ def _excerpt(text: str, line: int, column: int) -> str:
     """The lines up to the one that is wrong, numbered, with a mark below it; values that may be secret are hidden."""
     lines = text.split("\n")[: line + 1]
     wide = len(str(line + 1))
-    shown = [f"{n + 1:>{wide + 4}} | {_hidden(lines[n])}" for n in range(max(line - _BEFORE, 0), len(lines))]
+    shown = [
+        f"{n + 1:>{wide + 4}} | {_hidden(lines[n])}"
+        for n in range(max(line - _BEFORE, 0), len(lines))
+    ]
     return "\n".join([*shown, f"{'':>{wide + 4}} | {' ' * column}^"])
 
 

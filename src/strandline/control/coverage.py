@@ -84,9 +84,13 @@ class Coverage:
     sources: Mapping[str, Pin] = field(default_factory=dict)
     reads: tuple[str, ...] | None = None  # the labels of its sources
     origins: tuple[str, ...] | None = None  # where its sources are, whatever they are called
-    marks: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # watermarks: text and type by column
+    marks: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # watermarks: text and type by column
     window: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
-    future: Mapping[str, str] = field(default_factory=dict)  # by column, the value in the future that was warned of
+    future: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by column, the value in the future that was warned of
     snapshot: Any = None  # which snapshot was compared: a batch number, or a value and its type
     files: FilesRead | None = None
     missed: MissedKeys | None = None
@@ -100,16 +104,22 @@ class Coverage:
     notes: int = 0  # open notes on single keys
     held: int = 0
     # what the table has been
-    formerly: tuple[tuple[str, str], ...] = ()  # the other names, of project and table, under which it was written
+    formerly: tuple[
+        tuple[str, str], ...
+    ] = ()  # the other names, of project and table, under which it was written
     since: int | None = None  # the batch that made it
     before: Before | None = None
     # how it ended
     run: str | None = None  # the run that brought it to its end
-    commit: int | None = None  # the number of the newest commit to the table that it knew of, or made
+    commit: int | None = (
+        None  # the number of the newest commit to the table that it knew of, or made
+    )
     committed: bool | None = None  # and whether it made it
     undoes: str | None = None  # the run that it takes back
     feed: Fed | None = None
-    back: int | None = None  # the version of the table that it takes back; None: the batch had not touched it
+    back: int | None = (
+        None  # the version of the table that it takes back; None: the batch had not touched it
+    )
 
     @property
     def whole(self) -> bool:
@@ -127,11 +137,15 @@ class Coverage:
 
     def with_position_of(self, other: Coverage) -> Coverage:
         """The coverage with how far another batch had read."""
-        return replace(self, marks=other.marks, window=other.window, files=other.files, sources=other.sources)
+        return replace(
+            self, marks=other.marks, window=other.window, files=other.files, sources=other.sources
+        )
 
     def put_back(self) -> Coverage:
         """What an undo puts back: not who brought it about, or by taking back which run."""
-        return replace(self, run=None, commit=None, committed=None, back=None, before=None, undoes=None)
+        return replace(
+            self, run=None, commit=None, committed=None, back=None, before=None, undoes=None
+        )
 
     def is_of(self, table_id: str) -> bool:
         """True unless the batch wrote another table than this one."""
@@ -149,7 +163,12 @@ class Coverage:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Coverage:
         """The coverage that `as_dict` wrote."""
-        return cls(**{name: _READ[name](value) if name in _READ else value for name, value in values.items()})
+        return cls(
+            **{
+                name: _READ[name](value) if name in _READ else value
+                for name, value in values.items()
+            }
+        )
 
     @classmethod
     def from_json(cls, text: str | None) -> Coverage:
@@ -172,7 +191,12 @@ def _plain(value: Any) -> Any:
         case Fed(batch):
             return {"batch": batch}
         case MissedKeys(number, columns, keys, hashes):
-            return {"number": number, "columns": _plain(columns), "keys": _plain(keys), "hashes": _plain(hashes)}
+            return {
+                "number": number,
+                "columns": _plain(columns),
+                "keys": _plain(keys),
+                "hashes": _plain(hashes),
+            }
         case Before(batch, coverage):
             return {"batch": batch, "coverage": coverage.as_dict()}
         case Mapping():
@@ -204,10 +228,15 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "lacks": tuple,
     "formerly": lambda v: tuple((project, table) for project, table in v),
     "before": lambda v: Before(v["batch"], Coverage.from_dict(v["coverage"])),
-    "missed": lambda v: MissedKeys(v["number"], _tuples(v["columns"]), _tuples(v["keys"]), tuple(v["hashes"])),
+    "missed": lambda v: MissedKeys(
+        v["number"], _tuples(v["columns"]), _tuples(v["keys"]), tuple(v["hashes"])
+    ),
     "feed": lambda v: Fed(v["batch"]),
 }
-_DEFAULTS = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(Coverage)}
+_DEFAULTS = {
+    f.name: f.default_factory() if f.default_factory is not MISSING else f.default
+    for f in fields(Coverage)
+}
 NOTHING = Coverage()
 """The coverage before the first batch."""
 NO_BATCH = Before(None, NOTHING)

@@ -36,31 +36,55 @@ class Found:
         return f"finished the record of batch {self.batch}, {self.why}"
 
 
-def found(rows: Sequence[ControlRow], target: str, commit: Commit | None, ended: RunRow | None) -> Found | None:
+def found(
+    rows: Sequence[ControlRow], target: str, commit: Commit | None, ended: RunRow | None
+) -> Found | None:
     """What the table or the history knows and the node's records do not: a runner died, or the records were lost."""
-    if commit is not None and commit.number > known(rows, target) and not (ended and ended.run_id == commit.run_id):
-        coverage = replace(Coverage.in_commit(commit.record), target=commit.version, commit=commit.number)
+    if (
+        commit is not None
+        and commit.number > known(rows, target)
+        and not (ended and ended.run_id == commit.run_id)
+    ):
+        coverage = replace(
+            Coverage.in_commit(commit.record), target=commit.version, commit=commit.number
+        )
         carried = commit.record.get("counts")
         counts = Counts(**carried) if carried else None
         metrics = commit.metrics
-        next_one = bool(rows) and commit.number == known(rows, target) + 1  # the node has written another table since
+        next_one = (
+            bool(rows) and commit.number == known(rows, target) + 1
+        )  # the node has written another table since
         begun = next_one or _begun(rows, commit.batch)
         why = LANDED if begun else UNRECORDED
-        return Found(commit.batch, commit.run_id, commit.version, coverage, counts, metrics, why, begun=begun)
+        return Found(
+            commit.batch, commit.run_id, commit.version, coverage, counts, metrics, why, begun=begun
+        )
     if ended is not None and ended.batch > finished(rows):
         there = ended.target_table if ended.target_table != target else None
         read = ended.rows_read
         why = "which was in the history only"
         begun = _begun(rows, ended.batch)
         return Found(
-            ended.batch, ended.run_id, ended.version, ended.coverage, ended.counts, {}, why, read, True, there, begun
+            ended.batch,
+            ended.run_id,
+            ended.version,
+            ended.coverage,
+            ended.counts,
+            {},
+            why,
+            read,
+            True,
+            there,
+            begun,
         )
     return None
 
 
 def no_lower(before: Sequence[ControlRow], row: ControlRow) -> ControlRow:
     """The row with the highest version that it or one before it has processed."""
-    versions = [r.last_processed_version for r in (*before, row) if r.last_processed_version is not None]
+    versions = [
+        r.last_processed_version for r in (*before, row) if r.last_processed_version is not None
+    ]
     return replace(row, last_processed_version=max(versions, default=None))
 
 
@@ -124,7 +148,9 @@ def _ever_finished(row: ControlRow) -> bool:
 
 def _as_before(row: ControlRow) -> ControlRow:
     """The row as the last finished batch left it, as far as it is known."""
-    before = replace(row, batch_id=f"{row.node}/{number(row) - 1}", batch_status="SUCCESS", error_message=None)
+    before = replace(
+        row, batch_id=f"{row.node}/{number(row) - 1}", batch_status="SUCCESS", error_message=None
+    )
     return replace(before, batch_completed_at=row.updated_at)
 
 
@@ -141,8 +167,15 @@ def _renumbered(row: ControlRow, batch: int) -> ControlRow:
 
 def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
     """The batch of another run that ended this number, or a later one; a commit outdoes what committed nothing."""
-    others = [r for r in history if r.recorded and r.target_table == row.target_table and r.batch >= row.batch]
-    if any(r.run_id == row.run_id and r.batch == row.batch for r in others) or row.version is not None:
+    others = [
+        r
+        for r in history
+        if r.recorded and r.target_table == row.target_table and r.batch >= row.batch
+    ]
+    if (
+        any(r.run_id == row.run_id and r.batch == row.batch for r in others)
+        or row.version is not None
+    ):
         return None
     return min(others, key=lambda r: r.batch, default=None)
 
@@ -150,7 +183,11 @@ def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
 def outdone(history: Sequence[RunRow], row: RunRow) -> str | None:
     """The run whose quiet ending of the same number this row's commit takes back."""
     mine = (row.target_table, row.batch)
-    same = (r for r in history if r.recorded and (r.target_table, r.batch) == mine and r.run_id != row.run_id)
+    same = (
+        r
+        for r in history
+        if r.recorded and (r.target_table, r.batch) == mine and r.run_id != row.run_id
+    )
     return next((r.run_id for r in same), None) if row.version is not None else None
 
 

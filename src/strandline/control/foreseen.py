@@ -18,16 +18,26 @@ class Foreseen:
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
         known = self._store.control(node, target)
-        said = [r for rows in self._rows.values() for r in rows if r.node == node or r.target_table == target]
+        said = [
+            r
+            for rows in self._rows.values()
+            for r in rows
+            if r.node == node or r.target_table == target
+        ]
         return [*self._unsaid(known), *said]
 
     def writers(self, target: str) -> list[ControlRow]:
         known = self._unsaid(self._store.writers(target))
-        return [*known, *(r for rows in self._rows.values() for r in rows if r.target_table == target)]
+        return [
+            *known,
+            *(r for rows in self._rows.values() for r in rows if r.target_table == target),
+        ]
 
     def _unsaid(self, known: Sequence[ControlRow]) -> list[ControlRow]:
         """The rows of nodes that nothing was said of meanwhile."""
-        return [r for r in known if not any(r.by(project or "", node) for project, node in self._rows)]
+        return [
+            r for r in known if not any(r.by(project or "", node) for project, node in self._rows)
+        ]
 
     def put(self, rows: Sequence[ControlRow]) -> bool:
         node, project = rows[0].node, rows[0].project or ""

@@ -12,7 +12,9 @@ from strandline.words import agree, plural
 _ENDS = ("reject", "missing", "seen", "delete")
 
 
-def open_holds(changes: Iterable[ChangeRow], run_id: str | None = None) -> dict[str, list[ChangeRow]]:
+def open_holds(
+    changes: Iterable[ChangeRow], run_id: str | None = None
+) -> dict[str, list[ChangeRow]]:
     """The holds that nobody has decided on yet, by table, whatever its node was called; of one run, or of all."""
     newest: dict[tuple[str, str], ChangeRow] = {}
     for row in sorted(changes, key=lambda r: r.batch):
@@ -33,7 +35,11 @@ def carried_over(row: RunRow, notes: Iterable[ChangeRow]) -> list[ChangeRow]:
     """
     notes = [n for n in notes if (n.node, n.batch) == (row.node, row.batch)]
     mine = {n.key_hash for n in notes if n.run_id == row.run_id and n.verb != "reject"}
-    theirs = [n for n in notes if n.run_id == row.takes_back and n.verb == "reject" and n.key_hash not in mine]
+    theirs = [
+        n
+        for n in notes
+        if n.run_id == row.takes_back and n.verb == "reject" and n.key_hash not in mine
+    ]
     why = f"decided by run {row.takes_back}, while this one was at work"
     return [replace(n, run_id=row.run_id, reason=f"{n.reason}; {why}") for n in theirs]
 
@@ -48,7 +54,9 @@ def with_decisions(row: RunRow, rejected: Sequence[ChangeRow]) -> RunRow:
     return replace(told, coverage=replace(row.coverage, held=held), warnings=warnings)
 
 
-def unapprovable(held: Sequence[ChangeRow], node: str, table: str, keys: Sequence[str], *, looks: bool) -> str | None:
+def unapprovable(
+    held: Sequence[ChangeRow], node: str, table: str, keys: Sequence[str], *, looks: bool
+) -> str | None:
     """Why no run can apply held deletes to what a node is now; None when one can look again for their keys."""
     first = held[0]
     if first.target_table != table:

@@ -181,7 +181,9 @@ class Batch:
     sources: tuple[str, ...]
     started_at: datetime
     previous: Mapping[str, ControlRow] = field(default_factory=dict)  # by source, of this target
-    loads: Mapping[str, str] = field(default_factory=dict)  # the load_id under which a source is followed
+    loads: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the load_id under which a source is followed
 
     @property
     def batch_id(self) -> str:
@@ -239,7 +241,9 @@ class Whose:
         return replace(row, target_table=self.target, coverage=known)
 
 
-def next_batch(rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime) -> Batch:
+def next_batch(
+    rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime
+) -> Batch:
     """The batch after the newest finished one; a batch that was started and never finished keeps its number."""
     mine = sorted((r for r in rows if r.target_table == target), key=_age)
     previous = {r.source_table: r for r in mine}

@@ -16,7 +16,9 @@ class Standing:
     removed_by: Commit
 
 
-def removed(commits: Mapping[int, Commit], now: int, known: int, own: Callable[[Commit], bool]) -> Standing | None:
+def removed(
+    commits: Mapping[int, Commit], now: int, known: int, own: Callable[[Commit], bool]
+) -> Standing | None:
     """What is left of the batches up to the known version; None when all of it is.
 
     The log is read from the version of now backwards. A RESTORE leads to the version that it put back, and from there

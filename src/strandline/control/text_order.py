@@ -13,7 +13,9 @@ WITHOUT_ZONE, WITH_ZONE = timedelta(hours=24), timedelta(minutes=5)
 """How far ahead of the clock a time may be: one without a zone may be of any zone."""
 
 _DIGITS, _ZEROS = "0123456789", "0000000000"
-_DAY = r"0000-00(?:-00(?:[T ]00:00(?::00(?:[.,]0+)?)?(?P<zone>Z|[+-]00:00[+-][0-9]{2}:[0-9]{2})?)?)?"
+_DAY = (
+    r"0000-00(?:-00(?:[T ]00:00(?::00(?:[.,]0+)?)?(?P<zone>Z|[+-]00:00[+-][0-9]{2}:[0-9]{2})?)?)?"
+)
 _TIME = re.compile(_DAY)
 _NUMBER = re.compile("0+")
 _WEEK = re.compile("0000-W00(?:-0)?")

@@ -19,7 +19,9 @@ class Taking:
     node: str
     table: str
     batches: tuple[RunRow, ...]  # the oldest first
-    events: tuple[str, int] | None = None  # the table of a history's events, and the version that the run made of it
+    events: tuple[str, int] | None = (
+        None  # the table of a history's events, and the version that the run made of it
+    )
     quiet: bool = False  # it changed nothing there: put back beside others, and in nobody's way
 
     @property
@@ -86,14 +88,21 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     mine = [r for r in history if r.run_id == run_id]
     if not mine:
         known = list(dict.fromkeys(r.run_id for r in history if not _remark(r)))
-        hint = did_you_mean(run_id, known) or (f"the newest is {known[0]}" if known else "there was no run yet")
+        hint = did_you_mean(run_id, known) or (
+            f"the newest is {known[0]}" if known else "there was no run yet"
+        )
         raise UsageError(f"there is no run `{run_id}`", hint=hint)
     if undone := next((c for r in mine if r.recorded and (c := r.coverage.undoes)), None):
-        raise UsageError(f"run `{run_id}` is itself an undo, of run {undone}", hint="run again what it has taken back")
+        raise UsageError(
+            f"run `{run_id}` is itself an undo, of run {undone}",
+            hint="run again what it has taken back",
+        )
     found = _found(history, mine, noted)
     loud = [t for t in found if not t.quiet]
     free = [t for t in found if t.quiet and _moved(t) and not _later(history, t.last, noted)]
-    by = sorted({r.run_id for r in history if r.recorded and r.takes_back == run_id and r.coverage.undoes})
+    by = sorted(
+        {r.run_id for r in history if r.recorded and r.takes_back == run_id and r.coverage.undoes}
+    )
     if loud:  # what was quiet beside it goes back too, unless somebody has gone on from there
         return [t for t in found if not t.quiet or not _later(history, t.last, noted)]
     moved = free or ([t for t in found if _moved(t)] if not by else [])
@@ -104,12 +113,19 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     if not by and (finished := _finished(history, mine)):
         why = f"has only finished the record of run {', '.join(finished)}"
         hint = f"undo that one: strandline undo {finished[0]}"
-    elif not by and (over := next((r for r in history if r.recorded and r.takes_back == run_id), None)):
-        why, hint = f"was outdone by run {over.run_id}", f"undo that one: strandline undo {over.run_id}"
+    elif not by and (
+        over := next((r for r in history if r.recorded and r.takes_back == run_id), None)
+    ):
+        why, hint = (
+            f"was outdone by run {over.run_id}",
+            f"undo that one: strandline undo {over.run_id}",
+        )
     raise UsageError(f"run `{run_id}` {why}", hint=hint)
 
 
-def _found(history: Sequence[RunRow], mine: Sequence[RunRow], noted: set[tuple[str, str]]) -> list[Taking]:
+def _found(
+    history: Sequence[RunRow], mine: Sequence[RunRow], noted: set[tuple[str, str]]
+) -> list[Taking]:
     """What still counts of a run, by node; without what was known to be nothing new before it was looked at."""
     alive, groups = counting(history), dict[str, list[RunRow]]()
     for row in sorted(mine, key=lambda r: r.batch):
@@ -132,7 +148,9 @@ def _finished(history: Sequence[RunRow], mine: Sequence[RunRow]) -> list[str]:
     """The runs that died, and whose records a run has finished: it has left a remark beside their batches."""
     remarks = {(r.node, r.batch) for r in mine if _remark(r)}
     alive, own = counting(history), {r.run_id for r in mine}
-    done = (r for r in history if (r.node, r.batch) in remarks and (r.run_id, r.node, r.batch) in alive)
+    done = (
+        r for r in history if (r.node, r.batch) in remarks and (r.run_id, r.node, r.batch) in alive
+    )
     return sorted({r.run_id for r in done} - own)
 
 
@@ -167,7 +185,9 @@ def in_the_way(
     return found
 
 
-def _commits(t: Taking, version: int, past: Iterable[Commit], undone: set[tuple[str | None, str]]) -> list[Obstacle]:
+def _commits(
+    t: Taking, version: int, past: Iterable[Commit], undone: set[tuple[str | None, str]]
+) -> list[Obstacle]:
     found, seen = [], False
     for commit in past:
         record = commit.record
@@ -175,7 +195,11 @@ def _commits(t: Taking, version: int, past: Iterable[Commit], undone: set[tuple[
         if commit.version == version:
             seen = True
             if not mine:
-                who = f"run {record['run_id']}'s" if "run_id" in record else f"another writer's ({commit.operation})"
+                who = (
+                    f"run {record['run_id']}'s"
+                    if "run_id" in record
+                    else f"another writer's ({commit.operation})"
+                )
                 text = f"version {version} is {who}: the table was made anew since"
                 found.append(Obstacle(t.node, t.table, text, record.get("run_id")))
         if commit.version <= version or mine or not commit.moves_rows:
@@ -183,10 +207,18 @@ def _commits(t: Taking, version: int, past: Iterable[Commit], undone: set[tuple[
         if "app_id" in record:
             run, node = str(record.get("run_id")), str(record["app_id"]).rpartition("/")[2]
             if (run, node) not in undone and not Coverage.in_commit(record).undoes:
-                found.append(Obstacle(t.node, t.table, f"run {run} committed version {commit.version} later", run))
+                found.append(
+                    Obstacle(
+                        t.node, t.table, f"run {run} committed version {commit.version} later", run
+                    )
+                )
         elif commit.moves_rows:
             found.append(
-                Obstacle(t.node, t.table, f"version {commit.version} is another writer's ({commit.operation})")
+                Obstacle(
+                    t.node,
+                    t.table,
+                    f"version {commit.version} is another writer's ({commit.operation})",
+                )
             )
     if not seen:
         found.append(Obstacle(t.node, t.table, f"its log no longer knows version {version}"))

@@ -24,10 +24,28 @@ from strandline.errors import ReadError, UnknownColumn
 from strandline.sql.bounded import bound, check_expression, mentions_last_value, raises_bound
 from strandline.sql.expr import cast, col, lit
 from strandline.sql.portable import family
-from strandline.sql.values import ORDERED, Value, converted, from_text, like, lowest, rescaled, to_text
+from strandline.sql.values import (
+    ORDERED,
+    Value,
+    converted,
+    from_text,
+    like,
+    lowest,
+    rescaled,
+    to_text,
+)
 from strandline.types import Column, Schema
 
-__all__ = ["Limits", "Mark", "advanced", "check_expression", "decided_by", "in_the_future", "limits", "raises_bound"]
+__all__ = [
+    "Limits",
+    "Mark",
+    "advanced",
+    "check_expression",
+    "decided_by",
+    "in_the_future",
+    "limits",
+    "raises_bound",
+]
 
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 
@@ -70,7 +88,9 @@ class _Entry:
     follows: bool = True  # is its bound made of the last value?
 
 
-def limits(read: ReadConfig, schema: Schema, marks: Mapping[str, Mark], now: datetime, where: str) -> Limits:
+def limits(
+    read: ReadConfig, schema: Schema, marks: Mapping[str, Mark], now: datetime, where: str
+) -> Limits:
     """The lower bounds of a read, over the source's columns; `now` is the run's one instant."""
     seen = {name.casefold(): mark for name, mark in marks.items()}
     if read.incremental is None:
@@ -167,10 +187,14 @@ def _at_least(column: Column, low: Value | None) -> exp.Expr | None:
     # a decimal is written with its type: DuckDB would read many digits as a double
     value = cast(lit(to_text(low)), column.type) if isinstance(low, Decimal) else lit(low)
     above: exp.Expr = exp.GTE(this=col(column.name), expression=value)
-    if isinstance(low, str) and is_number(low):  # '10' stands before '9': it is read, and found to be wider
+    if isinstance(low, str) and is_number(
+        low
+    ):  # '10' stands before '9': it is read, and found to be wider
         wider = exp.GT(this=exp.Length(this=col(column.name)), expression=lit(len(low)))
         above = exp.Or(this=above, expression=wider)
-    return exp.Paren(this=exp.Or(this=above, expression=exp.Is(this=col(column.name), expression=exp.null())))
+    return exp.Paren(
+        this=exp.Or(this=above, expression=exp.Is(this=col(column.name), expression=exp.null()))
+    )
 
 
 # --- the lower bounds --------------------------------------------------------------------------------------
@@ -214,12 +238,18 @@ def _changed(mark: Mark, type_: str, where: str) -> ReadError:
     )
 
 
-def _stateful(config: IncrementalConfig, column: Column, marks: Mapping[str, Mark], where: str) -> Value | None:
+def _stateful(
+    config: IncrementalConfig, column: Column, marks: Mapping[str, Mark], where: str
+) -> Value | None:
     """The last value less the lag; before there is one, the initial value or nothing."""
     last = _mark(column, marks, where)
-    lower = _lag(config, column, where)  # a lag that does not suit the column is told on the first run already
+    lower = _lag(
+        config, column, where
+    )  # a lag that does not suit the column is told on the first run already
     if last is None:
-        return None if config.initial_value is None else _initial(config.initial_value, column, where)
+        return (
+            None if config.initial_value is None else _initial(config.initial_value, column, where)
+        )
     try:
         return lower(last)
     except (OverflowError, ValueError):  # there is nothing below
@@ -259,7 +289,9 @@ def _initial(value: object, column: Column, where: str) -> Value:
                 return from_text(value, column.type)
             case int() | float() if kind in ("integer", "decimal"):
                 return from_text(str(value), column.type)
-            case datetime() if kind == "timestamp" or (kind == "timestamp_ntz" and value.tzinfo is None):
+            case datetime() if kind == "timestamp" or (
+                kind == "timestamp_ntz" and value.tzinfo is None
+            ):
                 return converted(value, column.type)
             case datetime():
                 pass
@@ -289,7 +321,9 @@ def _window(config: IncrementalConfig, column: Column, now: datetime, where: str
         return lowest(column.type)
 
 
-def _listed(config: WatermarkConfig, schema: Schema, marks: Mapping[str, Mark], where: str) -> _Entry:
+def _listed(
+    config: WatermarkConfig, schema: Schema, marks: Mapping[str, Mark], where: str
+) -> _Entry:
     column = _column(config.column_name, schema, where)
     last = _mark(column, marks, where)
     place = f"{where}: watermark of column `{column.name}` ({column.type})"
@@ -301,7 +335,13 @@ def _listed(config: WatermarkConfig, schema: Schema, marks: Mapping[str, Mark], 
             raise ReadError(f"{place}: {error.message}", hint=error.hint) from error
     if last is not None and low is not None:
         _refuse_risen(config.expression, low, last, place)
-    return _Entry(column, low, config.operation, config.operation_group, follows=mentions_last_value(config.expression))
+    return _Entry(
+        column,
+        low,
+        config.operation,
+        config.operation_group,
+        follows=mentions_last_value(config.expression),
+    )
 
 
 def _refuse_risen(expression: str, low: Value, last: Value, place: str) -> None:

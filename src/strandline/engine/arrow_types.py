@@ -18,7 +18,12 @@ _PLAIN = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary,
     pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary, pa.types.is_null,
 )  # fmt: skip
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+_LISTS = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+)
 _DIGITS = 38
 
 
@@ -63,7 +68,10 @@ def untyped_parquet(source: FileSource, paths: Sequence[Path]) -> set[str]:
             (untyped if pa.types.is_null(field.type) else typed).add(field.name)
             if (wrong := _wrong(field.type)) is not None:
                 reason, instead = wrong
-                raise ReadError(f"`{path.name}`: column `{field.name}` is {reason}", hint=f"cast it to {instead}")
+                raise ReadError(
+                    f"`{path.name}`: column `{field.name}` is {reason}",
+                    hint=f"cast it to {instead}",
+                )
     refuse_own(untyped | typed, source)
     return untyped - typed
 
@@ -73,7 +81,9 @@ def _fields(path: Path) -> pa.Schema | tuple[()]:
         schema = pq.read_schema(path)
     except (pa.ArrowInvalid, OSError):  # the engine that reads the file says what is wrong with it
         return ()
-    Schema(tuple(Column(f.name, "") for f in schema))  # two names that differ only in case are refused
+    Schema(
+        tuple(Column(f.name, "") for f in schema)
+    )  # two names that differ only in case are refused
     return schema
 
 
@@ -81,17 +91,25 @@ def _wrong(type_: pa.DataType) -> tuple[str, str] | None:
     """What is wrong with a type of a Parquet file, and what to cast it to; looks into nested types too."""
     if pa.types.is_timestamp(type_):
         told = "a timestamp in nanoseconds, and tables keep microseconds"
-        instead = "microseconds where the file is written: coerce_timestamps='us' in pandas and pyarrow"
+        instead = (
+            "microseconds where the file is written: coerce_timestamps='us' in pandas and pyarrow"
+        )
         return (told, instead) if type_.unit == "ns" else None
     if pa.types.is_decimal(type_) and type_.precision > _DIGITS:
-        told = f"decimal({type_.precision},{type_.scale}), and a decimal has at most {_DIGITS} digits"
+        told = (
+            f"decimal({type_.precision},{type_.scale}), and a decimal has at most {_DIGITS} digits"
+        )
         return told, f"decimal({_DIGITS},{min(type_.scale, _DIGITS)}) where the file is written"
     if pa.types.is_struct(type_):
         Schema(tuple(Column(f.name, "") for f in type_))
     for inner in (type_.field(i).type for i in range(type_.num_fields)):
         if (wrong := _wrong(inner)) is not None:
             return wrong
-    return None if held(type_) is not None else (f"{type_}, which no table can hold", "text where the file is written")
+    return (
+        None
+        if held(type_) is not None
+        else (f"{type_}, which no table can hold", "text where the file is written")
+    )
 
 
 def settled(table: pa.Table) -> pa.Table:

@@ -25,7 +25,9 @@ class SqlEndpoint:
 
     name: str
     url: Any = field(repr=False)
-    jdbc: Callable[[], Any] = field(repr=False)  # asked by Spark only: not every database has a JDBC form
+    jdbc: Callable[[], Any] = field(
+        repr=False
+    )  # asked by Spark only: not every database has a JDBC form
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,12 @@ class SqlSource:
     num_partitions: int | None = None
     columns: tuple[str, ...] | None = None
     where: tuple[exp.Expr, ...] = ()  # hints: what the engine will filter again
-    hints: Callable[[Schema], list[exp.Expr]] | None = None  # more of them, once the columns are known
-    runs: bool = False  # a single whole-number column may come as runs of consecutive numbers (`key_runs`)
+    hints: Callable[[Schema], list[exp.Expr]] | None = (
+        None  # more of them, once the columns are known
+    )
+    runs: bool = (
+        False  # a single whole-number column may come as runs of consecutive numbers (`key_runs`)
+    )
 
     @property
     def label(self) -> str:
@@ -131,7 +137,9 @@ class Engine(Protocol):
     def query(self, tree: exp.Query) -> Relation:
         """Give a query a name; nothing is evaluated yet."""
 
-    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
+    def stage(
+        self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None
+    ) -> Staged:
         """Evaluate a query once: measure all its rows, keep those that fulfil `keep`."""
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
@@ -143,7 +151,9 @@ class Engine(Protocol):
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         """Add columns, and system columns by their role (a flag starts as false); never anything else."""
 
-    def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+    def apply(
+        self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+    ) -> int:
         """Commit a change set atomically under a token; returns the table's new version."""
 
 

@@ -31,7 +31,9 @@ def unwritable(folder: Path, error: Exception) -> NodeError:
     if found := refused(f"the control tables in {folder} cannot be written", error, then):
         return found
     hint = "`strandline doctor` looks at all of them; what has landed in the tables stays"
-    return TableError(f"the control tables in {folder} cannot be written: {_first_line(error)}", hint=hint)
+    return TableError(
+        f"the control tables in {folder} cannot be written: {_first_line(error)}", hint=hint
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -30,7 +30,9 @@ from strandline.types import Table, Token
 
 _TRIES = 60
 _TIDY = 100  # commits from one tidying to the next
-_PROPERTIES = {"delta.checkpointInterval": "10"}  # many small commits, each opened anew: replaying 100 takes 60 ms
+_PROPERTIES = {
+    "delta.checkpointInterval": "10"
+}  # many small commits, each opened anew: replaying 100 takes 60 ms
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", ControlRow, RunRow, ChangeRow, LoadRow)
 
@@ -41,7 +43,9 @@ class DeltaStore:
     def __init__(self, folder: Path, project: str | None = None) -> None:
         self.folder = folder
         self.project = project  # whose records these are: several projects may keep theirs here; None: everybody's
-        self._noted: set[tuple[str, str, int]] = set()  # the batches for which this process has noted something
+        self._noted: set[tuple[str, str, int]] = (
+            set()
+        )  # the batches for which this process has noted something
         self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
 
     def control(self, node: str, target: str | None = None) -> list[ControlRow]:
@@ -71,8 +75,14 @@ class DeltaStore:
             if not new:
                 return False
             others = [r for r in there if not r.by(project, node)]
-            if rows[0].batch_status == "SUCCESS":  # a node of another name that had begun to write this table
-                left = [r for r in others if _wrote(r, rows[0].target_table) and r.project in (None, project)]
+            if (
+                rows[0].batch_status == "SUCCESS"
+            ):  # a node of another name that had begun to write this table
+                left = [
+                    r
+                    for r in others
+                    if _wrote(r, rows[0].target_table) and r.project in (None, project)
+                ]
                 others = [*(r for r in others if r not in left), *fence.healed(left)]
             point("control.write", node)
             after = [*others, *fence.replaced(before, new)]
@@ -102,7 +112,9 @@ class DeltaStore:
     def loads(self, source: str, identifier: str) -> list[LoadRow]:
         """The loads of a source under one identifier."""
         rows = [LoadRow(**r) for r in self._read("etl_loads")]
-        return [r for r in rows if (r.source_table, r.delta_load_identifier) == (source, identifier)]
+        return [
+            r for r in rows if (r.source_table, r.delta_load_identifier) == (source, identifier)
+        ]
 
     def put_loads(self, rows: Sequence[LoadRow]) -> None:
         """Put loads in the place of those with the same ids, in one commit that lands only on what was read."""
@@ -142,7 +154,11 @@ class DeltaStore:
 
     def _deciding(self, row: RunRow) -> RunRow:
         """A batch whose commit outdoes a quiet ending; what a person rejected is noted for it, before it counts."""
-        noted = [ChangeRow(**r) for r in self._read("etl_changes") if r["run_id"] in (row.run_id, row.takes_back)]
+        noted = [
+            ChangeRow(**r)
+            for r in self._read("etl_changes")
+            if r["run_id"] in (row.run_id, row.takes_back)
+        ]
         kept = carried_over(row, noted)
         if not kept:
             return row
@@ -196,7 +212,10 @@ class DeltaStore:
             table = DeltaTable(str(self.folder / name))
             table.optimize.compact()
             table.vacuum(dry_run=False)
-        except (DeltaError, OSError) as e:  # somebody else is tidying, or writing: there will be another time
+        except (
+            DeltaError,
+            OSError,
+        ) as e:  # somebody else is tidying, or writing: there will be another time
             log.debug("%s is not tidied: %s", name, e)
 
     def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
@@ -205,7 +224,9 @@ class DeltaStore:
         before = _same(mine) if mine in self._noted else None
         if not rows and before is None:
             return
-        self._noted.add(mine)  # before it is written: a commit may land and its writer not hear of it
+        self._noted.add(
+            mine
+        )  # before it is written: a commit may land and its writer not hear of it
 
         def write() -> None:
             table = _opened(self.folder / "etl_changes")
@@ -227,7 +248,9 @@ class DeltaStore:
     def changes(self, node: str | None = None, also: Collection[str] = ()) -> list[ChangeRow]:
         """What recorded batches did to single rows, the oldest first; `also` those of runs that no longer count."""
         runs = self.all_runs()
-        recorded = fence.counting(runs) | {(r.run_id, r.node, r.batch) for r in runs if r.recorded and r.run_id in also}
+        recorded = fence.counting(runs) | {
+            (r.run_id, r.node, r.batch) for r in runs if r.recorded and r.run_id in also
+        }
         rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
         rows = self._named([r for r in rows if (r.run_id, r.node, r.batch) in recorded])
         return sorted(rows, key=lambda r: (r.at, r.batch))
@@ -238,7 +261,10 @@ class DeltaStore:
         now = {name: r.target_table for r in control for name in r.covered.formerly}
         since = {r.target_table: r.covered.since or 0 for r in control}
         mine = [r for r in rows if self._mine(r.project) or (r.project, r.target_table) in now]
-        mine = [replace(r, target_table=now.get((r.project, r.target_table), r.target_table)) for r in mine]
+        mine = [
+            replace(r, target_table=now.get((r.project, r.target_table), r.target_table))
+            for r in mine
+        ]
         return [r for r in mine if r.batch >= since.get(r.target_table, 0)]
 
     def noted(self) -> set[tuple[str, str]]:

@@ -43,7 +43,12 @@ class Check:
 
 def machine(engine: str, packages: Sequence[str] = ()) -> Iterator[Check]:
     """What an engine needs, and the Maven packages that a project adds; nothing is downloaded."""
-    yield Check("Python", sys.version_info >= (3, 11), sys.version.split()[0], "install Python 3.11 or newer")
+    yield Check(
+        "Python",
+        sys.version_info >= (3, 11),
+        sys.version.split()[0],
+        "install Python 3.11 or newer",
+    )
     yield from (_package(name, "") for name in _ALWAYS)
     if engine == "spark":
         yield from (_package(name, wanted) for name, wanted in _SPARK.items())
@@ -65,7 +70,9 @@ def _told(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
     except StrandlineError as e:
-        return Check(name, False, e.message.splitlines()[0], e.hint or getattr(e, "problems", [e])[0].hint)
+        return Check(
+            name, False, e.message.splitlines()[0], e.hint or getattr(e, "problems", [e])[0].hint
+        )
     except OSError as e:
         known = advice(e)
         todo = known[1] if known else "check that the folder exists and may be written"
@@ -79,7 +86,12 @@ def _package(name: str, wanted: str) -> Check:
         extra = "[spark]" if name in _SPARK else ""
         return Check(name, False, "not installed", f"pip install 'strandline{extra}'")
     fits = found.startswith(wanted)
-    return Check(name, fits, found, None if fits else f"install {name} {wanted}x: other versions have no matching jars")
+    return Check(
+        name,
+        fits,
+        found,
+        None if fits else f"install {name} {wanted}x: other versions have no matching jars",
+    )
 
 
 def _java() -> str:
@@ -101,11 +113,17 @@ def _memory(engine: str) -> Check:
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     total, cores = pages * size, os.cpu_count() or 1
     enough = engine != "spark" or total >= _LEAST_MEMORY
-    fix = None if enough else "Spark's driver asks for 2 GB: set spark: config: {spark.driver.memory: 1g}"
+    fix = (
+        None
+        if enough
+        else "Spark's driver asks for 2 GB: set spark: config: {spark.driver.memory: 1g}"
+    )
     return Check("memory", enough, f"{total / 2**30:.1f} GB, {cores} cores", fix)
 
 
-def _connection(project: Project, name: str, connection: SqlConnection | FilesConnection | LakeConnection) -> str:
+def _connection(
+    project: Project, name: str, connection: SqlConnection | FilesConnection | LakeConnection
+) -> str:
     if isinstance(connection, SqlConnection):
         from strandline.engine.sources.sql import opened
 
@@ -120,7 +138,11 @@ def _connection(project: Project, name: str, connection: SqlConnection | FilesCo
         if files is None:
             raise FileNotFoundError(2, "there is no such folder", str(folder))
         return plural(files, "file")
-    tables = (table_of(project, name, n.write.table) for n in project.config.nodes if n.write.connection == name)
+    tables = (
+        table_of(project, name, n.write.table)
+        for n in project.config.nodes
+        if n.write.connection == name
+    )
     _room_to_write(folder, [Path(t.location) for t in tables])
     return "may be written" if folder.exists() else "will be made by the first run"
 
@@ -144,18 +166,31 @@ def _control(project: Project) -> str:
     store.changes()  # reads the other two
     _room_to_write(folder, folder.glob("etl_*"))
     running = sorted({r.node for r in rows if r.batch_status == "RUNNING"})
-    note = f"; under way, or died and to be mended by the next run: {', '.join(running)}" if running else ""
-    return f"{len({r.node for r in rows})} nodes recorded{note}" if rows else "none yet: made by the first run"
+    note = (
+        f"; under way, or died and to be mended by the next run: {', '.join(running)}"
+        if running
+        else ""
+    )
+    return (
+        f"{len({r.node for r in rows})} nodes recorded{note}"
+        if rows
+        else "none yet: made by the first run"
+    )
 
 
 def _feeds(project: Project) -> Iterator[tuple[str, str]]:
     """Large lake tables that are read in full, where following their changes would read less."""
     for node in project.config.nodes:
         for input_ in could_follow(project, node):
-            delta = delta_log.open_table(table_of(project, input_.read.connection, input_.read.table or ""))
+            delta = delta_log.open_table(
+                table_of(project, input_.read.connection, input_.read.table or "")
+            )
             if delta is None:
                 continue
             files = pa.table(delta.get_add_actions(flatten=True))
-            rows, size = (sum(n or 0 for n in files.column(c).to_pylist()) for c in ("num_records", "size_bytes"))
+            rows, size = (
+                sum(n or 0 for n in files.column(c).to_pylist())
+                for c in ("num_records", "size_bytes")
+            )
             if advice := worth(input_.label, rows, size):
                 yield node.name, advice

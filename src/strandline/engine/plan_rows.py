@@ -19,7 +19,9 @@ def write_rows(path: Path, schema: Schema, rows: Sequence[Sequence[Any]]) -> Non
     try:
         types = [to_arrow(c.type) for c in schema]
     except KeyError as e:
-        raise TransformError(f"a plan file cannot hold a column of type {e}", hint="run without a plan file") from e
+        raise TransformError(
+            f"a plan file cannot hold a column of type {e}", hint="run without a plan file"
+        ) from e
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     arrays = [pa.array(values, type_) for values, type_ in zip(columns, types, strict=True)]
     pq.write_table(pa.Table.from_arrays(arrays, names=schema.names), path)

@@ -101,7 +101,9 @@ def _began(pid: int) -> str:
     """When a process began, as its system counts; `dead` when it has ended, `0` where nobody tells."""
     # Read at once, without asking first whether it is there: it may end in between, and while it is read.
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]  # a name before it may be in any encoding
+        text = (
+            Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+        )  # a name before it may be in any encoding
     except (FileNotFoundError, ProcessLookupError):
         return "dead" if Path("/proc/self/stat").exists() else _signalled(pid)
     fields = text.decode().split()

@@ -58,11 +58,19 @@ def mass_deletes(project: Project) -> Iterator[MassDelete]:
         unlimited = (percent is None or percent >= 100) and count is None
         if not unlimited and config.on_threshold_breach != "warn":
             continue
-        limits = [f"more than {percent:g}% of the living rows"] if percent is not None and percent < 100 else []
+        limits = (
+            [f"more than {percent:g}% of the living rows"]
+            if percent is not None and percent < 100
+            else []
+        )
         limits += [f"more than {plural(count, 'row')}"] if count is not None else []
         how = "without a word, because it has no limit" if unlimited else "with a warning only"
         what = f" ({' or '.join(limits)})" if limits else ""
-        yield MassDelete(node.name, f"a mass delete{what} would be applied {how}", *project.place(node.name, found[0]))
+        yield MassDelete(
+            node.name,
+            f"a mass delete{what} would be applied {how}",
+            *project.place(node.name, found[0]),
+        )
 
 
 def _own(node: NodeConfig) -> tuple[Loc, dict[str, Any]] | None:
@@ -75,7 +83,10 @@ def _own(node: NodeConfig) -> tuple[Loc, dict[str, Any]] | None:
     if node.write.keyed and (any(read.feed for _, read in node.reads()) or combines(node)):
         return (), {"mode": DeleteDetectionMode.FEED, "keys": node.write.keys}
     if node.settings.delete_missing:
-        return ("settings",), {"mode": DeleteDetectionMode.WATERMARK_WINDOW, "keys": node.write.keys}
+        return ("settings",), {
+            "mode": DeleteDetectionMode.WATERMARK_WINDOW,
+            "keys": node.write.keys,
+        }
     return None
 
 
@@ -85,7 +96,9 @@ def _policy(project: Project, node: NodeConfig, mode: DeleteDetectionMode) -> di
     if deletes is None or not _outside(project, node, mode):
         return {}
     given = {key: getattr(deletes, key) for key in deletes.model_fields_set}
-    if mode is DeleteDetectionMode.FEED:  # it says once that a row is gone: what is not applied must be kept
+    if (
+        mode is DeleteDetectionMode.FEED
+    ):  # it says once that a row is gone: what is not applied must be kept
         given.pop("confirm_runs", None)
         if given.get("on_threshold_breach") == "skip":
             given["on_threshold_breach"] = "hold"

@@ -39,10 +39,14 @@ class Verdict:
         if self.kind != "refuse":
             return None
         error = EmptySource if self.empty else DeleteThresholdExceeded
-        return error(self.reason or "", percent=self.percent or 0.0, found=self.found, alive=self.alive)
+        return error(
+            self.reason or "", percent=self.percent or 0.0, found=self.found, alive=self.alive
+        )
 
 
-def judge(config: DeleteDetectionConfig, found: int, alive: int, empty: Callable[[], bool], label: str) -> Verdict:
+def judge(
+    config: DeleteDetectionConfig, found: int, alive: int, empty: Callable[[], bool], label: str
+) -> Verdict:
     """Judge newly found deletes."""
     verdict = Verdict(found=found, alive=alive)
     if not found:
@@ -63,7 +67,9 @@ def judge(config: DeleteDetectionConfig, found: int, alive: int, empty: Callable
             text = f"Delete threshold exceeded, skipping delete detection ({found:,} of {alive:,} rows; {reason})"
             return Verdict("skip", found, alive, text, reason)
     held = agree(found, "is", "are")
-    text = f"{found:,} of {plural(alive, 'row')} ({shown}) would be deleted, and {held} held: {reason}"
+    text = (
+        f"{found:,} of {plural(alive, 'row')} ({shown}) would be deleted, and {held} held: {reason}"
+    )
     return Verdict("hold", found, alive, text, reason)
 
 
@@ -74,7 +80,9 @@ def _empty(config: DeleteDetectionConfig, found: int, alive: int, label: str) ->
         return Verdict("apply", found, alive, f"the source came back empty: {told}")
     if config.on_empty_source == "error":
         return Verdict("refuse", found, alive, reason=reason, empty=True)
-    return Verdict("hold", found, alive, f"{reason}; the deletes are held", "the source came back empty")
+    return Verdict(
+        "hold", found, alive, f"{reason}; the deletes are held", "the source came back empty"
+    )
 
 
 def _breach(config: DeleteDetectionConfig, found: int, alive: int) -> str | None:

@@ -47,7 +47,12 @@ class TableFormat(Protocol):
         """Let the table keep a feed from now on."""
 
     def overlooked(
-        self, table: Table, version: int, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+        self,
+        table: Table,
+        version: int,
+        changes: ChangeSet,
+        token: Token,
+        record: Mapping[str, Any],
     ) -> str | None:
         """What came between looking at the table and the commit of a version, and makes void what was found."""
 

@@ -24,7 +24,12 @@ from strandline.loader.batches import (
     get_watermark,
     reset_watermark,
 )
-from strandline.loader.deltas import DeltaLoader, DeltaLoaderFactory, DeltaLoadOption, DeltaLoadOptions
+from strandline.loader.deltas import (
+    DeltaLoader,
+    DeltaLoaderFactory,
+    DeltaLoadOption,
+    DeltaLoadOptions,
+)
 from strandline.loader.reading import DataLoader, get_latest_version, load_cdf, load_full_snapshot
 from strandline.loader.writing import DeltaManager
 

@@ -31,9 +31,13 @@ class ETLControlManager:
         return self._put(target, source, "RUNNING").batch_id
 
     @hinted()
-    def batch_complete(self, target: object, source: object, version: int, rows_read: int, rows_written: int) -> None:
+    def batch_complete(
+        self, target: object, source: object, version: int, rows_read: int, rows_written: int
+    ) -> None:
         """Record a finished batch: the next one starts after `version`, or after a higher one that was recorded."""
-        new = self._put(target, source, "SUCCESS", version, rows_read=rows_read, rows_written=rows_written)
+        new = self._put(
+            target, source, "SUCCESS", version, rows_read=rows_read, rows_written=rows_written
+        )
         if new.last_processed_version != version:
             log.warning(
                 "batch_complete: the watermark of %s stays at version %s, which is higher than %s; "
@@ -51,7 +55,9 @@ class ETLControlManager:
         """Forget what was processed of a source, for one that was made anew: the next watermark is None."""
         row = self._row(table_name(target), table_name(source))
         if row is not None:
-            self._store.put_by_hand(replace(row, last_processed_version=None, updated_at=utc_now()), back=True)
+            self._store.put_by_hand(
+                replace(row, last_processed_version=None, updated_at=utc_now()), back=True
+            )
 
     @property
     def _store(self) -> DeltaStore:
@@ -80,7 +86,13 @@ class ETLControlManager:
             batch = replace(batch, started_at=row.batch_started_at or now)
         versions = {label: version} if version is not None else None
         (new,) = ledger.control_rows(
-            batch, status, now, rows_read=rows_read, rows_written=rows_written, versions=versions, error=error
+            batch,
+            status,
+            now,
+            rows_read=rows_read,
+            rows_written=rows_written,
+            versions=versions,
+            error=error,
         )
         return self._store.put_by_hand(new)
 
@@ -95,7 +107,9 @@ def batch_start(target: object, source: object) -> str:
     return ETLControlManager().batch_start(target, source)
 
 
-def batch_complete(target: object, source: object, version: int, rows_read: int, rows_written: int) -> None:
+def batch_complete(
+    target: object, source: object, version: int, rows_read: int, rows_written: int
+) -> None:
     """`ETLControlManager().batch_complete`."""
     ETLControlManager().batch_complete(target, source, version, rows_read, rows_written)
 

@@ -46,7 +46,9 @@ class DeltaLoadOptions:
         known = ("deduplication_columns", "from_commit_version", "to_commit_version")
         for key in self.strategy_options:
             if key not in known:
-                raise UsageError(f"strategy_options: {key!r} is not known", hint=did_you_mean(key, known))
+                raise UsageError(
+                    f"strategy_options: {key!r} is not known", hint=did_you_mean(key, known)
+                )
 
     @property
     def keys(self) -> Sequence[str]:
@@ -98,7 +100,9 @@ class DeltaLoader:
 
     def _registered(self, *, whole_serves: bool) -> tuple[DataFrame, bool]:
         """The rows of a load that is now on record, and whether they are all rows in place of lost changes."""
-        frames, lake, state = opened(self.table, self.options.strategy_options.get("to_commit_version"))
+        frames, lake, state = opened(
+            self.table, self.options.strategy_options.get("to_commit_version")
+        )
         with frames.told(lake.label):
             state = self.options.wanted.of(state, lake, self.options.keys)
             keys = spelled_keys(self.options.keys, state, lake)
@@ -144,11 +148,15 @@ class DeltaLoader:
         commit.
         """
         if (write_callable is None) == (table is None):
-            raise UsageError("write_data needs a function, or a table with key_columns", hint="give one of them")
+            raise UsageError(
+                "write_data needs a function, or a table with key_columns", hint="give one of them"
+            )
         data, whole = self._registered(whole_serves=table is not None)
         assert self._load is not None
         frames = job_frames()
-        with frames.together([*tables, *([table] if table is not None else [])], self._load.load_id):
+        with frames.together(
+            [*tables, *([table] if table is not None else [])], self._load.load_id
+        ):
             if write_callable is not None:
                 _call(write_callable, data)
             else:
@@ -162,7 +170,11 @@ class DeltaLoader:
         if load is None:
             raise UsageError("nothing was read yet", hint="call get_data() first")
         store = job_store(self.options.control)
-        stored = [r for r in store.loads(load.source_table, load.delta_load_identifier) if r.load_id == load.load_id]
+        stored = [
+            r
+            for r in store.loads(load.source_table, load.delta_load_identifier)
+            if r.load_id == load.load_id
+        ]
         if not stored or stored[0].is_stale:
             raise Fenced(
                 f"load {load.delta_load_identifier!r} of {load.source_table} was read again meanwhile, or reset",
@@ -176,11 +188,18 @@ class DeltaLoader:
         """Forget every load under this identifier: the next one delivers the whole table."""
         _, lake, _ = opened(self.table)
         store = job_store(self.options.control)
-        store.put_loads(loads.forgotten(store.loads(lake.location, self.options.delta_load_identifier)))
+        store.put_loads(
+            loads.forgotten(store.loads(lake.location, self.options.delta_load_identifier))
+        )
         self._load = None
 
     def _read(
-        self, frames: Frames, lake: Table, state: TableState, last: LoadRow | None, keys: Sequence[str]
+        self,
+        frames: Frames,
+        lake: Table,
+        state: TableState,
+        last: LoadRow | None,
+        keys: Sequence[str],
     ) -> tuple[int | None, Relation]:
         """From where, and what."""
         given = self.options.strategy_options.get("from_commit_version")
@@ -190,18 +209,30 @@ class DeltaLoader:
         same = last is None or last.table_id == state.table_id
         newest = self.options.strategy_options.get("to_commit_version")
         if same and newest is not None and after > state.version:
-            told = f"version {after} was consumed already" if last else f"from_commit_version is {given}"
+            told = (
+                f"version {after} was consumed already"
+                if last
+                else f"from_commit_version is {given}"
+            )
             raise UsageError(
                 f"{lake.label}: to_commit_version {newest} lies before the versions to be read: {told}",
                 hint="leave to_commit_version out or raise it, or start over with reset()",
             )
         known = last.table_id if last else None
-        rows = delivery.since(frames.engine, lake, state, after, keys, known) if after <= state.version else None
+        rows = (
+            delivery.since(frames.engine, lake, state, after, keys, known)
+            if after <= state.version
+            else None
+        )
         if rows is not None:
             return after, rows
         if last is None:
             raise _range_lost(lake, after)
-        log.warning("%s: nobody can tell what changed after version %s: all rows are read", lake.label, after)
+        log.warning(
+            "%s: nobody can tell what changed after version %s: all rows are read",
+            lake.label,
+            after,
+        )
         return None, delivery.whole(frames.engine, lake, state, keys)
 
 

@@ -29,7 +29,11 @@ class DataLoader:
 
     @hinted()
     def load_cdf(
-        self, table: object, start_version: int, deduplicate_keys: Sequence[str] | None = None, **wanted: Any
+        self,
+        table: object,
+        start_version: int,
+        deduplicate_keys: Sequence[str] | None = None,
+        **wanted: Any,
     ) -> DataFrame:
         """The net change from `start_version` (included) to now; with keys one row of each.
 

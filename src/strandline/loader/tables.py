@@ -60,7 +60,10 @@ def opened(table: object, version: int | None = None) -> tuple[Frames, Table, Ta
     lake = frames.place(table)
     state = describe(lake)
     if state is None:
-        raise ReadError(f"there is no Delta table {lake.label}", hint="give its name in the catalog, or its path")
+        raise ReadError(
+            f"there is no Delta table {lake.label}",
+            hint="give its name in the catalog, or its path",
+        )
     if version is None or version == state.version:
         return frames, lake, state
     if version > state.version:

@@ -16,7 +16,12 @@ class DeltaManager:
 
     @hinted()
     def merge_dataframe(
-        self, table: object, data_frame: DataFrame, key_columns: Sequence[str], *, whole: bool = False
+        self,
+        table: object,
+        data_frame: DataFrame,
+        key_columns: Sequence[str],
+        *,
+        whole: bool = False,
     ) -> int | None:
         """Merge rows by their keys, NULL-safe, in one commit; the new version, or None when nothing was committed.
 
@@ -26,4 +31,6 @@ class DeltaManager:
         """
         from strandline.engine.spark.frames import Frames
 
-        return Frames(data_frame.sparkSession).merge(table, data_frame, list(key_columns), whole=whole)
+        return Frames(data_frame.sparkSession).merge(
+            table, data_frame, list(key_columns), whole=whole
+        )

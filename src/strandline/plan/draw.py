@@ -11,7 +11,10 @@ from strandline.plan.graph import Graph
 def as_text(graph: Graph, chosen: Sequence[str]) -> Iterator[str]:
     """Each node below what it reads; a node with several parents stands below the last of them and names the others."""
     inside = set(chosen)
-    home = {n: max((p for p in graph.parents[n] if p in inside), key=graph.order.index, default=None) for n in chosen}
+    home = {
+        n: max((p for p in graph.parents[n] if p in inside), key=graph.order.index, default=None)
+        for n in chosen
+    }
 
     def lines(name: str, lead: str, hook: str) -> Iterator[str]:
         others = sorted(p for p in graph.parents[name] if p in inside and p != home[name])
@@ -19,7 +22,9 @@ def as_text(graph: Graph, chosen: Sequence[str]) -> Iterator[str]:
         below = [n for n in chosen if home[n] == name]
         for n in below:
             last = n is below[-1]
-            yield from lines(n, lead + ("   " if last else "│  "), lead + ("└─ " if last else "├─ "))
+            yield from lines(
+                n, lead + ("   " if last else "│  "), lead + ("└─ " if last else "├─ ")
+            )
 
     for name in chosen:
         if home[name] is None:
@@ -31,4 +36,6 @@ def as_mermaid(graph: Graph, chosen: Sequence[str]) -> Iterator[str]:
     ids = {n: f"n{i}_{re.sub(r'[^A-Za-z0-9]', '_', n)}" for i, n in enumerate(chosen)}
     yield "flowchart LR"
     yield from (f'    {ids[n]}["{n}"]' for n in chosen)
-    yield from (f"    {ids[p]} --> {ids[n]}" for n in chosen for p in sorted(graph.parents[n]) if p in ids)
+    yield from (
+        f"    {ids[p]} --> {ids[n]}" for n in chosen for p in sorted(graph.parents[n]) if p in ids
+    )

@@ -61,10 +61,12 @@ class Graph:
         if not found:
             raise UsageError(
                 f"--select: nothing is called `{core}`",
-                hint=did_you_mean(core, known) or f"there are: {', '.join(sorted(known)) or 'none'}",
+                hint=did_you_mean(core, known)
+                or f"there are: {', '.join(sorted(known)) or 'none'}",
             )
         return found.union(
-            *(self.reach(n, up=True) for n in found if up), *(self.reach(n, up=False) for n in found if down)
+            *(self.reach(n, up=True) for n in found if up),
+            *(self.reach(n, up=False) for n in found if down),
         )
 
 
@@ -76,11 +78,17 @@ def build(project: Project) -> Graph:
     """
     nodes = project.config.nodes
     writers = {locate(project, n.write.connection, n.write.table): n.name for n in nodes}
-    before = {name: previous for names in project.groups.values() for previous, name in pairwise(names)}
+    before = {
+        name: previous for names in project.groups.values() for previous, name in pairwise(names)
+    }
     parents = {}
     for node in nodes:
-        found = {name for parent in _parents(project, node, writers) for name in project.together(parent)}
-        parents[node.name] = frozenset(found | {before[node.name]} if node.name in before else found)
+        found = {
+            name for parent in _parents(project, node, writers) for name in project.together(parent)
+        }
+        parents[node.name] = frozenset(
+            found | {before[node.name]} if node.name in before else found
+        )
     tags = {n.name: frozenset(n.tags) for n in nodes}
     return Graph(_ordered(project, parents), parents, tags, project.groups)
 

@@ -32,7 +32,9 @@ def _writer(project: Project, node: NodeConfig) -> NodeConfig | None:
         return None
     lake = table_of(project, reads[0].connection, reads[0].table or "")
     nodes = project.config.nodes
-    return next((n for n in nodes if table_of(project, n.write.connection, n.write.table) == lake), None)
+    return next(
+        (n for n in nodes if table_of(project, n.write.connection, n.write.table) == lake), None
+    )
 
 
 def starts_late(project: Project, node: NodeConfig) -> bool:
@@ -44,7 +46,9 @@ def _bounded(read: ReadConfig) -> bool:
     from strandline.sql.bounded import mentions_last_value
 
     incremental = read.incremental
-    if incremental is not None and (incremental.mode == "rolling_window" or incremental.initial_value is not None):
+    if incremental is not None and (
+        incremental.mode == "rolling_window" or incremental.initial_value is not None
+    ):
         return True
     return not all(mentions_last_value(mark.expression) for mark in read.watermark)
 
@@ -56,7 +60,9 @@ def leaves_out(project: Project, node: NodeConfig, config: DeleteDetectionConfig
     """
     nodes = upstream(project, node)
     chosen = nodes[1:] if is_lake(project, node.reads()[0][1]) else nodes
-    if any(one.transformation_sql is not None or not keeps_every_key(steps_of(one)) for one in chosen):
+    if any(
+        one.transformation_sql is not None or not keeps_every_key(steps_of(one)) for one in chosen
+    ):
         return True
     queries = [read.query for _, read in nodes[-1].reads() if read.query is not None]
     return any(_bare(query) != _bare(config.source_query or "") for query in queries)

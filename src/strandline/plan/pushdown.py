@@ -74,7 +74,9 @@ def pushed(predicate: exp.Expr, types: dict[str, str], dialect: str) -> exp.Expr
             return _lower_bound(predicate.this, predicate.expression, kind, dialect)
         case exp.GT(this=exp.Length(this=exp.Column())):
             column = predicate.this.this
-            return _longer(column, predicate.expression, family(types.get(column.name.casefold(), "")), dialect)
+            return _longer(
+                column, predicate.expression, family(types.get(column.name.casefold(), "")), dialect
+            )
     return predicate.copy() if _alike(predicate, types, dialect) else None
 
 
@@ -90,7 +92,12 @@ def _literal(tree: exp.Expr) -> tuple[str, str] | None:
     """The kind and the text of a literal that every database would read as we do."""
     sign = "-" if isinstance(tree, exp.Neg) else ""
     plain = tree.this if sign else tree
-    if isinstance(plain, exp.Cast) and isinstance(plain.this, exp.Literal) and plain.this.is_string and not sign:
+    if (
+        isinstance(plain, exp.Cast)
+        and isinstance(plain.this, exp.Literal)
+        and plain.this.is_string
+        and not sign
+    ):
         kind = _KINDS.get(plain.to.this, "")
         return (kind, plain.this.this) if kind and well_formed(plain.this.this, kind) else None
     if not isinstance(plain, exp.Literal) or (plain.is_string and sign):
@@ -104,18 +111,25 @@ def _literal(tree: exp.Expr) -> tuple[str, str] | None:
 def _lower_bound(column: exp.Column, value: exp.Expr, kind: str, dialect: str) -> exp.Expr | None:
     """`column >= value`, or less than that, as a database can say it."""
     literal = _literal(value)
-    if literal is None or (literal[0] != kind and (literal[0] != "number" or kind not in ("integer", "decimal"))):
+    if literal is None or (
+        literal[0] != kind and (literal[0] != "number" or kind not in ("integer", "decimal"))
+    ):
         return None
     match kind, dialect:
         case (("integer" | "decimal"), _):
             number = Decimal(literal[1])
             return _at_least(
-                column, lit(_kept_as_double(number) if (kind, dialect) == ("decimal", "sqlite") else number)
+                column,
+                lit(
+                    _kept_as_double(number) if (kind, dialect) == ("decimal", "sqlite") else number
+                ),
             )
         case "text", "postgres":
             return _at_least(exp.Collate(this=column.copy(), expression=ident("C")), value)
         case "text", "sqlite":
-            return _at_least(exp.Collate(this=_text(column), expression=exp.Var(this="BINARY")), value)
+            return _at_least(
+                exp.Collate(this=_text(column), expression=exp.Var(this="BINARY")), value
+            )
         case (("date" | "timestamp" | "timestamp_ntz"), "sqlite"):
             return _sqlite_day(column, from_text(literal[1], kind), kind)
         case ("date", _) | (("timestamp" | "timestamp_ntz"), "postgres"):
@@ -168,11 +182,16 @@ def _alike(predicate: exp.Expr, types: dict[str, str], dialect: str) -> bool:
             ranges = not isinstance(predicate, exp.EQ)
             return _comparable(predicate.left, predicate.right, types, dialect, ranges=ranges)
         case exp.In(this=exp.Column()) if not predicate.args.get("query"):
-            return all(_comparable(predicate.this, v, types, dialect, ranges=False) for v in predicate.expressions)
+            return all(
+                _comparable(predicate.this, v, types, dialect, ranges=False)
+                for v in predicate.expressions
+            )
     return False
 
 
-def _comparable(left: exp.Expr, right: exp.Expr, types: dict[str, str], dialect: str, *, ranges: bool) -> bool:
+def _comparable(
+    left: exp.Expr, right: exp.Expr, types: dict[str, str], dialect: str, *, ranges: bool
+) -> bool:
     """A column against a literal of its own kind; text only for equality, because collations order differently."""
     column, value = (left, right) if isinstance(left, exp.Column) else (right, left)
     if not isinstance(column, exp.Column):
@@ -183,9 +202,14 @@ def _comparable(left: exp.Expr, right: exp.Expr, types: dict[str, str], dialect:
     if isinstance(value, exp.Literal):
         # SQLite compares doubles where the text of 15 digits arrives here
         exact = kind == "integer" or (kind == "decimal" and dialect != "sqlite")
-        return (exact and not value.is_string) or (kind == "text" and value.is_string and not ranges)
+        return (exact and not value.is_string) or (
+            kind == "text" and value.is_string and not ranges
+        )
     return (
-        kind == "date" and isinstance(value, exp.Cast) and value.is_type("date") and isinstance(value.this, exp.Literal)
+        kind == "date"
+        and isinstance(value, exp.Cast)
+        and value.is_type("date")
+        and isinstance(value.this, exp.Literal)
     )
 
 

@@ -46,7 +46,9 @@ def inputs(node: NodeConfig) -> list[Input]:
     found = []
     for loc, read in node.reads():
         alias = read.alias if isinstance(read, SourceConfig) else "source"
-        found.append(Input(alias, read, f"{read.connection}.{read.table or read.path or 'query'}", loc))
+        found.append(
+            Input(alias, read, f"{read.connection}.{read.table or read.path or 'query'}", loc)
+        )
     return found
 
 
@@ -58,7 +60,9 @@ def table_of(project: Project, connection: str, name: str) -> Table:
 def origin(project: Project, input_: Input) -> str:
     """Where a source is, told from others that are called the same, and without anything secret."""
     connection, read = project.config.connections[input_.read.connection], input_.read
-    remote = isinstance(connection, SqlConnection) and not str(connection.url or "").startswith("sqlite")
+    remote = isinstance(connection, SqlConnection) and not str(connection.url or "").startswith(
+        "sqlite"
+    )
     place = connection.model_dump(mode="json", exclude={"user", "password", "shared"})
     told = [place, None if remote else str(project.root), read.table, read.path, read.query]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
@@ -68,7 +72,9 @@ def is_lake(project: Project, read: ReadConfig) -> bool:
     return isinstance(project.config.connections[read.connection], LakeConnection)
 
 
-def source_of(project: Project, node: NodeConfig, input_: Input) -> tuple[Source, TableState | None]:
+def source_of(
+    project: Project, node: NodeConfig, input_: Input
+) -> tuple[Source, TableState | None]:
     """The source to scan; a lake table is pinned to the version it has now."""
     read = input_.read
     connection = project.config.connections[read.connection]
@@ -102,7 +108,9 @@ def _writes(project: Project, node: NodeConfig, table: Table) -> bool:
     return table_of(project, node.write.connection, node.write.table) == table
 
 
-def _files(project: Project, node: NodeConfig, input_: Input, connection: FilesConnection) -> Source:
+def _files(
+    project: Project, node: NodeConfig, input_: Input, connection: FilesConnection
+) -> Source:
     read = input_.read
     options = read.options
     return FileSource(
@@ -121,14 +129,19 @@ def _files(project: Project, node: NodeConfig, input_: Input, connection: FilesC
 
 def file_column(node: NodeConfig, input_: Input) -> str | None:
     """The column in which rows of files say their file: steps may name it, and `deduplicate` breaks ties by it."""
-    chooses = any(step.operation == "deduplicate" for step in (node.transform.steps if node.transform else ()))
+    chooses = any(
+        step.operation == "deduplicate" for step in (node.transform.steps if node.transform else ())
+    )
     named = of_node(node, input_.alias).place(SOURCE_FILE) is not None
     return SOURCE_FILE if chooses or named or node.write.metadata().source_file else None
 
 
 def file_is_written(node: NodeConfig, input_: Input) -> bool:
     """Does the file of each row go on after the steps: as metadata, or because the SQL or the write names it?"""
-    return node.write.metadata().source_file or of_node(node, input_.alias).place(SOURCE_FILE, steps=False) is not None
+    return (
+        node.write.metadata().source_file
+        or of_node(node, input_.alias).place(SOURCE_FILE, steps=False) is not None
+    )
 
 
 def _endpoint(project: Project, name: str, connection: SqlConnection) -> SqlEndpoint:
@@ -145,12 +158,16 @@ def live_source(project: Project, config: DeleteDetectionConfig) -> SqlSource:
     name = config.source_connection or ""
     connection = project.config.connections[name]
     if not isinstance(connection, SqlConnection):
-        raise ReadError(f"sql_compare: `{name}` is not a database", hint="name a connection with type: sql")
+        raise ReadError(
+            f"sql_compare: `{name}` is not a database", hint="name a connection with type: sql"
+        )
     table = None if config.source_query else config.source_table
     columns = tuple(k.casefold() for k in config.keys)
     endpoint = _endpoint(project, name, connection)
     # a query may be dear: it is not asked a second time whether runs of keys would pay
-    return SqlSource(endpoint, table=table, query=config.source_query, columns=columns, runs=table is not None)
+    return SqlSource(
+        endpoint, table=table, query=config.source_query, columns=columns, runs=table is not None
+    )
 
 
 def _sql(project: Project, node: NodeConfig, read: ReadConfig, connection: SqlConnection) -> Source:
@@ -172,5 +189,7 @@ def _columns(node: NodeConfig) -> tuple[str, ...] | None:
     read = node.reads()[0][1]
     if wanted is None:
         return None
-    marks = [w.column_name for w in read.watermark] + [read.incremental.column or "" if read.incremental else ""]
+    marks = [w.column_name for w in read.watermark] + [
+        read.incremental.column or "" if read.incremental else ""
+    ]
     return tuple(sorted({*wanted, *(m.casefold() for m in marks if m)}))

@@ -32,7 +32,9 @@ def seen(read: ReadConfig, state: TableState, label: str) -> TableState:
     return replace(state, roles=told_roles(read.system_columns, state.schema, state.roles, label))
 
 
-def told_roles(told: SystemColumnsConfig, schema: Schema, stored: Mapping[str, str], label: str) -> Mapping[str, str]:
+def told_roles(
+    told: SystemColumnsConfig, schema: Schema, stored: Mapping[str, str], label: str
+) -> Mapping[str, str]:
     """The system columns of a table by their role: its own, else those that are told."""
     names = told.names()
     for role, name in stored.items():
@@ -87,7 +89,9 @@ def check_view(node: NodeConfig, alias: str, roles: Mapping[str, str], label: st
                 )
     keys = {k.casefold() for k in read.feed.primary_keys} if read.feed else set()
     if read.versions == "all" and read.feed and start and start.casefold() not in keys:
-        raise ReadError(f"{node.name}, {label}: {ALL_KEYS.format(start)}", hint="add it to primary_keys")
+        raise ReadError(
+            f"{node.name}, {label}: {ALL_KEYS.format(start)}", hint="add it to primary_keys"
+        )
 
 
 def chosen(read: ReadConfig, roles: Mapping[str, str]) -> exp.Expr | None:
@@ -102,7 +106,9 @@ def by_last(read: ReadConfig, roles: Mapping[str, str]) -> bool:
     return "is_current" in roles and read.include_deleted and read.versions != "all"
 
 
-def last_versions(rows: Relation, roles: Mapping[str, str], keys: Sequence[str], unseen: Sequence[str]) -> exp.Select:
+def last_versions(
+    rows: Relation, roles: Mapping[str, str], keys: Sequence[str], unseen: Sequence[str]
+) -> exp.Select:
     """Of each key the current version, or the last one if it is deleted."""
     last = newest_per_key(rows, keys, [ordered(col(roles["valid_from"]), desc=True)])
     there = any_of([is_true(col(roles[role])) for role in _FLAGS if role in roles])

@@ -20,7 +20,10 @@ def could_follow(project: Project, node: NodeConfig) -> list[Input]:
     return [
         i
         for i in inputs(node)
-        if is_lake(project, i.read) and i.read.feed is None and i.read.triggers and not i.read.limited
+        if is_lake(project, i.read)
+        and i.read.feed is None
+        and i.read.triggers
+        and not i.read.limited
     ]
 
 
@@ -39,4 +42,8 @@ def worth(label: str, rows: int | None, size: int | None) -> str | None:
 def feed_worth(job: Job, rows_read: int | None) -> str | None:
     """The same after a run, which knows how many rows it read."""
     candidates = could_follow(job.project, job.node)
-    return worth(candidates[0].label, rows_read, None) if len(candidates) == len(job.inputs) == 1 else None
+    return (
+        worth(candidates[0].label, rows_read, None)
+        if len(candidates) == len(job.inputs) == 1
+        else None
+    )

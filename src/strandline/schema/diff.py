@@ -31,7 +31,9 @@ class Fit:
 def fit(rows: Schema, target: Schema | None, system: tuple[str, ...], label: str) -> Fit:
     """Final = target ∪ new; a column whose type the table cannot hold is an error before anything is written."""
     carried = rows
-    rows = Schema(tuple(c for c in rows if c.type != VOID))  # added with its first value, which says its type
+    rows = Schema(
+        tuple(c for c in rows if c.type != VOID)
+    )  # added with its first value, which says its type
     _refuse_names(rows, label)
     _refuse_types(rows, label)
     if target is None:
@@ -90,7 +92,10 @@ def holds(wide: str, narrow: str) -> bool:
     if w == n == "float":
         return wide == "double"
     if w == "decimal" and n in ("decimal", "integer"):
-        (wp, ws), (np, ns) = _decimal(wide), _decimal(narrow) if n == "decimal" else (_DIGITS[narrow], 0)
+        (wp, ws), (np, ns) = (
+            _decimal(wide),
+            _decimal(narrow) if n == "decimal" else (_DIGITS[narrow], 0),
+        )
         return ws >= ns and wp - ws >= np - ns
     return (w, n) == ("timestamp_ntz", "date") or n == VOID
 

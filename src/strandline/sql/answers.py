@@ -78,7 +78,9 @@ def split_signs(text: str, limit: int) -> list[str]:
 
 def initcap(text: str) -> str:
     """Capitals after blanks, small letters elsewhere."""
-    return " ".join(word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in text.split(" "))
+    return " ".join(
+        word[:1].title() + word.lower()[len(word[:1].lower()) :] for word in text.split(" ")
+    )
 
 
 def substring_index(text: str, mark: str, count: int) -> str:
@@ -87,7 +89,11 @@ def substring_index(text: str, mark: str, count: int) -> str:
         return ""
     at = -1 if count > 0 else len(text)
     for _ in range(abs(count)):
-        at = text.find(mark, at + 1) if count > 0 else text.rfind(mark, 0, max(at - 1, -1) + len(mark))
+        at = (
+            text.find(mark, at + 1)
+            if count > 0
+            else text.rfind(mark, 0, max(at - 1, -1) + len(mark))
+        )
         if at < 0:
             return text
     return text[:at] if count > 0 else text[at + len(mark) :]

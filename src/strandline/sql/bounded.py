@@ -31,7 +31,9 @@ _SIGNS: dict[type[exp.Expr], Callable[[Fraction, Fraction], Fraction]] = {
     exp.Mul: lambda a, b: a * b,
     exp.Div: lambda a, b: a / b,
 }
-_LARGEST = 10**60  # far above any column's value, and small enough for exact arithmetic to stay quick
+_LARGEST = (
+    10**60
+)  # far above any column's value, and small enough for exact arithmetic to stay quick
 # one value and more of every kind that a column may have; what goes wrong with all of them is a mistake
 _SAMPLES: tuple[tuple[Value, str], ...] = (
     *((n, "bigint") for n in (1, 1000, -1000)),
@@ -84,7 +86,9 @@ def _suits(expression: str, value: Value) -> bool:
     """May a column hold this value whose last value is cast so? One to whole numbers says that there are no others."""
     if isinstance(value, str | date):
         return True
-    casts = (_work(c, value) for c in _tree(expression).find_all(exp.Cast) if _is_last(c.this.unnest()))
+    casts = (
+        _work(c, value) for c in _tree(expression).find_all(exp.Cast) if _is_last(c.this.unnest())
+    )
     return all(isinstance(number, str) or number == value for number in casts)
 
 
@@ -109,8 +113,13 @@ def bound(expression: str, last: Value | None, type_: str) -> Value:
 def _tree(expression: str) -> exp.Expr:
     if len(expression) > 1000:
         raise SqlError("an expression has at most 1000 characters", HINT)
-    if expression.count("(") > MAX_PARENTHESES:  # how deep the parser can go depends on who called it
-        raise SqlError(f"nested too deep: an expression has at most {MAX_PARENTHESES} pairs of parentheses", HINT)
+    if (
+        expression.count("(") > MAX_PARENTHESES
+    ):  # how deep the parser can go depends on who called it
+        raise SqlError(
+            f"nested too deep: an expression has at most {MAX_PARENTHESES} pairs of parentheses",
+            HINT,
+        )
     try:
         return parse(expression, "expression")
     except TransformError as error:
@@ -136,7 +145,9 @@ def _work(node: exp.Expr, last: Value | None) -> _Worked:
         case exp.Cast() if type(node) is exp.Cast:
             return _cast(node, _work(node.this, last))
         case exp.Parameter():
-            raise SqlError("${last_value} stands without quotes", "write '${last_value}', also for numbers")
+            raise SqlError(
+                "${last_value} stands without quotes", "write '${last_value}', also for numbers"
+            )
     raise SqlError(f"`{_shown(node)}` may not stand in an expression", HINT)
 
 
@@ -147,15 +158,24 @@ def _literal(node: exp.Literal, last: Value | None) -> _Worked:
         return last if isinstance(last, str | date) else Fraction(last)
     if node.is_string:
         if LAST_VALUE in text:
-            raise SqlError(f"'{text}' holds more than ${{last_value}}", "let '${last_value}' stand alone in its quotes")
+            raise SqlError(
+                f"'{text}' holds more than ${{last_value}}",
+                "let '${last_value}' stand alone in its quotes",
+            )
         return text
     if not re.fullmatch(r"[0-9]{0,38}(\.[0-9]{0,38})?", text):
-        raise SqlError(f"`{text}` is not a plain number", "write its digits out, without an exponent")
+        raise SqlError(
+            f"`{text}` is not a plain number", "write its digits out, without an exponent"
+        )
     return Fraction(text.rstrip(".") or "0")
 
 
 def _arithmetic(node: exp.Binary, left: _Worked, right: _Worked) -> _Worked:
-    if isinstance(left, date) and isinstance(node, exp.Add | exp.Sub) and isinstance(right, Fraction):
+    if (
+        isinstance(left, date)
+        and isinstance(node, exp.Add | exp.Sub)
+        and isinstance(right, Fraction)
+    ):
         if isinstance(left, datetime):
             raise SqlError(f"`{_shown(node)}`: a number cannot be added to a timestamp", HINT)
         return _shifted(left, right if isinstance(node, exp.Add) else -right, node)
@@ -174,8 +194,13 @@ def _bounded(number: Fraction, node: exp.Expr) -> Fraction:
 def _number(value: _Worked, node: exp.Expr) -> Fraction:
     if isinstance(value, Fraction):
         return value
-    kind = "text" if isinstance(value, str) else "timestamp" if isinstance(value, datetime) else "date"
-    raise SqlError(f"`{_shown(node)}` calculates with a {kind}", "use CAST for text, date_sub and date_add for dates")
+    kind = (
+        "text" if isinstance(value, str) else "timestamp" if isinstance(value, datetime) else "date"
+    )
+    raise SqlError(
+        f"`{_shown(node)}` calculates with a {kind}",
+        "use CAST for text, date_sub and date_add for dates",
+    )
 
 
 def _shifted(value: _Worked, days: _Worked, node: exp.Expr) -> date:
@@ -184,7 +209,9 @@ def _shifted(value: _Worked, days: _Worked, node: exp.Expr) -> date:
     if number.denominator != 1:
         raise SqlError(f"`{_shown(node)}` shifts by a part of a day", "give whole days")
     try:
-        start = converted(from_text(value, "timestamp") if isinstance(value, str) else value, "date")
+        start = converted(
+            from_text(value, "timestamp") if isinstance(value, str) else value, "date"
+        )
         assert isinstance(start, date)
         return start + timedelta(days=number.numerator)
     except (ValueError, OverflowError) as error:

@@ -21,7 +21,13 @@ def newest_per_key(rows: Relation, keys: Sequence[str], order: Sequence[exp.Orde
     columns = sorted(rows.schema, key=lambda c: c.fold != _SOURCE_FILE)
     ties = [ordered(col(c.name), desc=True) for c in columns if family(c.type) != "map"]
     # 0.0 and -0.0 tie, and still one of them must win
-    ties += [ordered(cast(col(c.name), "string"), desc=True) for c in rows.schema if family(c.type) == "float"]
+    ties += [
+        ordered(cast(col(c.name), "string"), desc=True)
+        for c in rows.schema
+        if family(c.type) == "float"
+    ]
     rank = over(exp.RowNumber(), keys, [*order, *ties])
-    ranked = select(*(col(n) for n in rows.schema.names), named(rank, _RANK)).from_(table(rows.name))
+    ranked = select(*(col(n) for n in rows.schema.names), named(rank, _RANK)).from_(
+        table(rows.name)
+    )
     return rows_of(rows).from_(ranked.subquery("r")).where(eq(col(_RANK), lit(1)))

@@ -126,7 +126,9 @@ def select(*columns: exp.Expr) -> exp.Select:
 
 def rows_of(relation: Relation, schema: Schema | None = None) -> exp.Select:
     """All columns of a relation, by name."""
-    return select(*(col(n) for n in (schema or relation.schema).names)).from_(table(relation.name), copy=False)
+    return select(*(col(n) for n in (schema or relation.schema).names)).from_(
+        table(relation.name), copy=False
+    )
 
 
 def over(function: exp.Expr, keys: Sequence[str], order: Sequence[exp.Ordered] = ()) -> exp.Window:
@@ -139,7 +141,9 @@ def over(function: exp.Expr, keys: Sequence[str], order: Sequence[exp.Ordered] =
 
 def ordered(tree: exp.Expr, *, desc: bool = False, nulls_first: bool | None = None) -> exp.Ordered:
     """An ordering with NULLs placed explicitly: engines differ in their defaults."""
-    return exp.Ordered(this=tree, desc=desc, nulls_first=(not desc) if nulls_first is None else nulls_first)
+    return exp.Ordered(
+        this=tree, desc=desc, nulls_first=(not desc) if nulls_first is None else nulls_first
+    )
 
 
 def count_where(condition: exp.Expr) -> exp.Expr:

@@ -52,7 +52,9 @@ class Call:
     def written(self, index: int, what: str) -> str:
         """The text of an argument that has to be a literal."""
         bare = self.args[index].unnest()
-        if not (isinstance(bare, exp.Literal) and bare.is_string) and not isinstance(bare, exp.RawString):
+        if not (isinstance(bare, exp.Literal) and bare.is_string) and not isinstance(
+            bare, exp.RawString
+        ):
             raise Unsuited(f"its {what} is not a literal", f"write the {what} as a text in quotes")
         return str(bare.this)
 
@@ -107,7 +109,9 @@ def plain(names: str, signature: str, build: Callable[..., exp.Expr]) -> dict[st
 
     def rule(made: Call) -> Typed:
         wanted = [kinds[min(n, len(kinds) - 1)].rstrip("?*") for n in range(len(made))]
-        return Typed(cast(build(*(made.fit(n, kind) for n, kind in enumerate(wanted))), type_), type_)
+        return Typed(
+            cast(build(*(made.fit(n, kind) for n, kind in enumerate(wanted))), type_), type_
+        )
 
     return function(names, counts if kinds else "0", rule)
 
@@ -130,7 +134,13 @@ _KINDS = {  # what stands for what without a cast, as Spark would cast it
     "timestamp": ("date", "timestamp", "timestamp_ntz", "text"),
 }
 _TYPES = {"text": "string"}
-_CALLED = {"text": "text", "int": "an int", "double": "a number", "bigint": "a whole number", "boolean": "a boolean"}
+_CALLED = {
+    "text": "text",
+    "int": "an int",
+    "double": "a number",
+    "bigint": "a whole number",
+    "boolean": "a boolean",
+}
 
 
 def fitted(tree: exp.Expr, type_: str, kind: str) -> exp.Expr:
@@ -142,7 +152,9 @@ def fitted(tree: exp.Expr, type_: str, kind: str) -> exp.Expr:
         return cast(exp.null(), target)
     if given not in _KINDS[kind] or (kind == "int" and type_ == "bigint"):
         wanted = _CALLED.get(kind, f"a {kind}")
-        raise Unsuited(f"it takes {wanted}, and `{shown(tree)}` is {of_type(type_)}", f"cast it to {target}")
+        raise Unsuited(
+            f"it takes {wanted}, and `{shown(tree)}` is {of_type(type_)}", f"cast it to {target}"
+        )
     return tree if type_ == target else converted_argument(tree, type_, kind)
 
 

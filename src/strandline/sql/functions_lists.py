@@ -41,7 +41,9 @@ def _value(made: Call, index: int, inner: str) -> exp.Expr:
     """An argument as an element of a list."""
     type_ = made.types[index]
     if type_ != "void" and common_type([type_, inner]) != inner:
-        raise Unsuited(f"it takes a value of type {inner}, found one {of_type(type_)}", f"cast it to {inner}")
+        raise Unsuited(
+            f"it takes a value of type {inner}, found one {of_type(type_)}", f"cast it to {inner}"
+        )
     return cast(made.args[index].copy(), inner)
 
 
@@ -49,7 +51,9 @@ def _array(made: Call) -> Typed:
     inner = common_type(made.types) if made.types else None
     if not inner or inner == "void":
         raise Unsuited("no type is known that holds its arguments", "cast them to one type")
-    return fixed(call("LIST_VALUE", *(cast(arg.copy(), inner) for arg in made.args)), f"array<{inner}>")
+    return fixed(
+        call("LIST_VALUE", *(cast(arg.copy(), inner) for arg in made.args)), f"array<{inner}>"
+    )
 
 
 def _over(names: str, result: str, build: Callable[[exp.Expr], exp.Expr]) -> dict[str, Function]:
@@ -80,7 +84,9 @@ def _pair(names: str, result: str, duckdb: str) -> dict[str, Function]:
     def rule(made: Call) -> Typed:
         _exact_element(made.types[0])
         if made.types[0] != made.types[1]:
-            raise Unsuited(f"it takes two arrays of one type, found {made.types[0]} and {made.types[1]}")
+            raise Unsuited(
+                f"it takes two arrays of one type, found {made.types[0]} and {made.types[1]}"
+            )
         type_ = made.types[0] if result == "=" else result
         return fixed(call(duckdb, made.args[0].copy(), made.args[1].copy()), type_)
 
@@ -140,14 +146,18 @@ def _slice(made: Call) -> Typed:
     start, length = made.number(1, "start"), made.number(2, "length")
     if not start or length < 0:
         raise Unsuited("a slice starts at 1 or before the end, and has no negative length")
-    return fixed(call("strandline_slice", made.args[0].copy(), lit(start), lit(length)), made.types[0])
+    return fixed(
+        call("strandline_slice", made.args[0].copy(), lit(start), lit(length)), made.types[0]
+    )
 
 
 def _array_repeat(made: Call) -> Typed:
     inner = made.types[0]
     if not inner or inner == "void":
         raise Unsuited("the type of its argument is not known", "cast it")
-    return fixed(call("strandline_list_repeat", made.args[0].copy(), made.fit(1, "int")), f"array<{inner}>")
+    return fixed(
+        call("strandline_list_repeat", made.args[0].copy(), made.fit(1, "int")), f"array<{inner}>"
+    )
 
 
 def _flatten(made: Call) -> Typed:
@@ -179,7 +189,9 @@ def _struct_of(names: list[str], made: Call, places: range) -> Typed:
     if len({name.casefold() for name in names}) != len(names):
         raise Unsuited("two of its names are alike")
     fields = [
-        exp.PropertyEQ(this=exp.to_identifier(name, quoted=True), expression=cast(made.args[n].copy(), type_))
+        exp.PropertyEQ(
+            this=exp.to_identifier(name, quoted=True), expression=cast(made.args[n].copy(), type_)
+        )
         for name, n, type_ in zip(names, places, types, strict=True)
     ]
     shown = ",".join(f"{name}:{type_}" for name, type_ in zip(names, types, strict=True))

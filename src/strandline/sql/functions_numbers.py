@@ -7,7 +7,17 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from strandline.sql.expr import call, case, cast, eq, is_null, lit, negate, same
-from strandline.sql.functions import Call, Rule, Typed, Unsuited, fixed, function, native, of_type, plain
+from strandline.sql.functions import (
+    Call,
+    Rule,
+    Typed,
+    Unsuited,
+    fixed,
+    function,
+    native,
+    of_type,
+    plain,
+)
 from strandline.sql.numbers import bounded_decimal, common_type, digits
 from strandline.sql.portable import family, fault
 
@@ -28,14 +38,19 @@ def _below(left: exp.Expr, right: exp.Expr) -> exp.Expr:
 
 def _isnan(made: Call) -> Typed:
     if family(made.types[0]) not in ("float", "void"):
-        raise Unsuited(f"it takes a float or a double, and the argument is {of_type(made.types[0])}")
+        raise Unsuited(
+            f"it takes a float or a double, and the argument is {of_type(made.types[0])}"
+        )
     value = made.fit(0, "double")
     return fixed(exp.Coalesce(this=call("ISNAN", value), expressions=[exp.false()]), "boolean")
 
 
 def _nvl2(made: Call) -> Typed:
     type_ = _one_type(made, 1, 2)
-    return fixed(case((is_null(made.args[0].copy()), made.args[2].copy()), default=made.args[1].copy()), type_)
+    return fixed(
+        case((is_null(made.args[0].copy()), made.args[2].copy()), default=made.args[1].copy()),
+        type_,
+    )
 
 
 def _one_type(made: Call, *places: int) -> str:
@@ -56,11 +71,17 @@ def _equal_null(made: Call) -> Typed:
 
 LOGIC = {
     **function("isnull", "1", lambda made: fixed(is_null(made.args[0].copy()), "boolean")),
-    **function("isnotnull", "1", lambda made: fixed(negate(is_null(made.args[0].copy())), "boolean")),
+    **function(
+        "isnotnull", "1", lambda made: fixed(negate(is_null(made.args[0].copy())), "boolean")
+    ),
     **function("isnan", "1", _isnan),
     **function("nvl2", "3", _nvl2),
     **function("equal_null", "2", _equal_null),
-    **plain("nanvl", "double double -> double", lambda a, b: case((call("ISNAN", a), b), default=a.copy())),
+    **plain(
+        "nanvl",
+        "double double -> double",
+        lambda a, b: case((call("ISNAN", a), b), default=a.copy()),
+    ),
 }
 
 
@@ -98,7 +119,11 @@ def _logarithm(name: str, x: exp.Expr, least: exp.Expr = _ZERO) -> exp.Expr:
 
 
 def _log2(x: exp.Expr) -> exp.Expr:
-    return call("strandline_quotient", _logarithm("strandline_log", x), call("strandline_log", cast(lit(2), "double")))
+    return call(
+        "strandline_quotient",
+        _logarithm("strandline_log", x),
+        call("strandline_log", cast(lit(2), "double")),
+    )
 
 
 def _log(made: Call) -> Typed:
@@ -111,7 +136,9 @@ def _log(made: Call) -> Typed:
 def _same_type(made: Call, *, kinds: tuple[str, ...] = ("integer", "decimal", "float")) -> str:
     type_ = made.types[0]
     if family(type_) not in kinds:
-        raise Unsuited(f"it takes {' or '.join(kinds)}, and the argument is {of_type(type_)}", "cast it")
+        raise Unsuited(
+            f"it takes {' or '.join(kinds)}, and the argument is {of_type(type_)}", "cast it"
+        )
     return type_
 
 
@@ -128,7 +155,9 @@ def _pmod(made: Call) -> Typed:
     """The remainder with the sign of the divisor."""
     kinds = {family(t) for t in made.types}
     if not kinds <= {"integer", "float"}:
-        raise Unsuited(f"it takes integers or doubles, found {' and '.join(made.types)}", "cast its arguments")
+        raise Unsuited(
+            f"it takes integers or doubles, found {' and '.join(made.types)}", "cast its arguments"
+        )
     type_ = common_type(made.types) or "double"
     a, b = (cast(arg.copy(), type_) for arg in made.args)
     rest = call("strandline_pmod" if family(type_) == "integer" else "strandline_pmod_double", a, b)
@@ -146,7 +175,9 @@ def _hex(made: Call) -> Typed:
     if family(made.types[0]) == "integer":
         return fixed(call("HEX", made.fit(0, "bigint")), "string")
     if family(made.types[0]) not in ("text", "binary", "void"):
-        raise Unsuited(f"the argument is {of_type(made.types[0])}", "cast it to bigint, string or binary")
+        raise Unsuited(
+            f"the argument is {of_type(made.types[0])}", "cast it to bigint, string or binary"
+        )
     return fixed(call("HEX", made.fit(0, "binary")), "string")
 
 
@@ -154,9 +185,13 @@ def _shift(macro: str) -> Rule:
     def rule(made: Call) -> Typed:
         type_ = made.types[0]
         if type_ not in ("int", "bigint"):
-            raise Unsuited(f"it shifts an int or a bigint, and the argument is {of_type(type_)}", "cast it")
+            raise Unsuited(
+                f"it shifts an int or a bigint, and the argument is {of_type(type_)}", "cast it"
+            )
         bits = lit(32 if type_ == "int" else 64)
-        return fixed(call(macro, cast(made.args[0].copy(), "bigint"), made.fit(1, "int"), bits), type_)
+        return fixed(
+            call(macro, cast(made.args[0].copy(), "bigint"), made.fit(1, "int"), bits), type_
+        )
 
     return rule
 
@@ -177,7 +212,10 @@ def _bit_get(made: Call) -> Typed:
         raise Unsuited(f"there is no bit {place} in {made.types[0]}")
     value = made.fit(0, "bigint")
     return fixed(
-        exp.BitwiseAnd(this=call("strandline_shiftright", value, lit(place), lit(64)), expression=lit(1)), "tinyint"
+        exp.BitwiseAnd(
+            this=call("strandline_shiftright", value, lit(place), lit(64)), expression=lit(1)
+        ),
+        "tinyint",
     )
 
 
@@ -191,8 +229,14 @@ def _bround(made: Call) -> Typed:
     result = bounded_decimal(p - s + 1 + min(s, places), min(s, places))
     if places >= s:
         return fixed(made.args[0].copy(), result)
-    whole = call("strandline_half_even", call("unscaled", made.args[0].copy()), lit(10 ** (s - places)))
-    unit = cast(lit("0." + "0" * (places - 1) + "1"), f"decimal({places},{places})") if places else lit(1)
+    whole = call(
+        "strandline_half_even", call("unscaled", made.args[0].copy()), lit(10 ** (s - places))
+    )
+    unit = (
+        cast(lit("0." + "0" * (places - 1) + "1"), f"decimal({places},{places})")
+        if places
+        else lit(1)
+    )
     return fixed(exp.Mul(this=cast(whole, "decimal(38,0)"), expression=unit), result)
 
 
@@ -203,7 +247,10 @@ def _tried(kind: type[exp.Binary]) -> Rule:
         kinds = {family(t) for t in made.types}
         whole = set(made.types) <= {"int", "bigint"}
         if not whole and kinds != {"float"}:
-            raise Unsuited(f"it takes two integers or two doubles, found {' and '.join(made.types)}", "cast them")
+            raise Unsuited(
+                f"it takes two integers or two doubles, found {' and '.join(made.types)}",
+                "cast them",
+            )
         type_ = common_type(made.types) or "double"
         if kind is exp.Mod:
             a, b = (cast(arg.copy(), type_) for arg in made.args)
@@ -219,7 +266,9 @@ def _tried(kind: type[exp.Binary]) -> Rule:
 
 def _try_divide(made: Call) -> Typed:
     if not {family(t) for t in made.types} <= {"integer", "float"}:
-        raise Unsuited(f"it takes integers or doubles, found {' and '.join(made.types)}", "cast them to double")
+        raise Unsuited(
+            f"it takes integers or doubles, found {' and '.join(made.types)}", "cast them to double"
+        )
     a, b = made.fit(0, "double"), made.fit(1, "double")
     return fixed(call("strandline_quotient", a, exp.Nullif(this=b, expression=lit(0))), "double")
 

@@ -8,7 +8,17 @@ from strandline.sql.expr import call, cast, lit
 from strandline.sql.functions import Call, Function, Rule, Typed, Unsuited, fixed, function, of_type
 from strandline.sql.portable import family
 
-_BASIC = ("integer", "decimal", "float", "text", "boolean", "date", "timestamp", "timestamp_ntz", "binary")
+_BASIC = (
+    "integer",
+    "decimal",
+    "float",
+    "text",
+    "boolean",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "binary",
+)
 
 
 def _aggregate(names: str, signature: str, duckdb: str) -> dict[str, Function]:
@@ -31,7 +41,10 @@ def _measure(names: str, duckdb: str, *, pairs: bool = False) -> dict[str, Funct
 def _bits(duckdb: str) -> Rule:
     def rule(made: Call) -> Typed:
         if family(made.types[0]) != "integer":
-            raise Unsuited(f"it takes integers, and the argument is {of_type(made.types[0])}", "cast it to bigint")
+            raise Unsuited(
+                f"it takes integers, and the argument is {of_type(made.types[0])}",
+                "cast it to bigint",
+            )
         return fixed(made.over(call(duckdb, made.args[0].copy())), made.types[0])
 
     return rule
@@ -56,7 +69,10 @@ def _collected(*, once: bool) -> Rule:
         if not inner or inner == "void":
             raise Unsuited("the type of its argument is not known", "cast it")
         if once and (family(inner) not in _BASIC or family(inner) == "float"):
-            raise Unsuited(f"which of several equal values stays is not defined {of_type(inner)}", "cast it to decimal")
+            raise Unsuited(
+                f"which of several equal values stays is not defined {of_type(inner)}",
+                "cast it to decimal",
+            )
         many = call("strandline_there", made.over(call("LIST", made.args[0].copy())))
         return fixed(call("LIST_DISTINCT", many) if once else many, f"array<{inner}>")
 
@@ -74,11 +90,15 @@ def _percentile(made: Call) -> Typed:
     if not 0 <= float(share.this) <= 1:
         raise Unsuited(f"{share.this} is not between 0 and 1")
     many = call("strandline_sorted", made.over(call("LIST", made.fit(0, "double"))))
-    return fixed(call("strandline_percentile", many, cast(lit(str(share.this)), "double")), "double")
+    return fixed(
+        call("strandline_percentile", many, cast(lit(str(share.this)), "double")), "double"
+    )
 
 
 def _regr_count(made: Call) -> Typed:
-    return fixed(made.over(call("REGR_COUNT", made.fit(0, "double"), made.fit(1, "double"))), "bigint")
+    return fixed(
+        made.over(call("REGR_COUNT", made.fit(0, "double"), made.fit(1, "double"))), "bigint"
+    )
 
 
 SUMS = {
@@ -114,7 +134,9 @@ def _window(duckdb: str, type_: str) -> Rule:
 def _nth_value(made: Call) -> Typed:
     if not made.types[0] or made.number(1, "number") < 1:
         raise Unsuited("the type of its argument is not known", "cast it")
-    return fixed(made.over(call("NTH_VALUE", made.args[0].copy(), made.args[1].copy())), made.types[0])
+    return fixed(
+        made.over(call("NTH_VALUE", made.args[0].copy(), made.args[1].copy())), made.types[0]
+    )
 
 
 def _ntile(made: Call) -> Typed:

@@ -6,9 +6,26 @@ from sqlglot import exp
 
 from strandline.schema.nested import outer
 from strandline.sql.expr import call, case, cast, eq, is_null, lit
-from strandline.sql.functions import Call, Rule, Typed, Unsuited, fitted, fixed, function, native, of_type, plain
+from strandline.sql.functions import (
+    Call,
+    Rule,
+    Typed,
+    Unsuited,
+    fitted,
+    fixed,
+    function,
+    native,
+    of_type,
+    plain,
+)
 from strandline.sql.portable import family, fault
-from strandline.sql.regex import groups_of, many_matches, plain_everywhere, python_pattern, python_replacement
+from strandline.sql.regex import (
+    groups_of,
+    many_matches,
+    plain_everywhere,
+    python_pattern,
+    python_replacement,
+)
 
 
 def _ascii_only(text: exp.Expr) -> exp.Expr:
@@ -18,7 +35,9 @@ def _ascii_only(text: exp.Expr) -> exp.Expr:
 
 def quick(native_name: str, python_name: str, text: exp.Expr) -> exp.Expr:
     """DuckDB's own function for ASCII, Python's for the rest of the world."""
-    return case((_ascii_only(text), call(native_name, text.copy())), default=call(python_name, text.copy()))
+    return case(
+        (_ascii_only(text), call(native_name, text.copy())), default=call(python_name, text.copy())
+    )
 
 
 # --- patterns ----------------------------------------------------------------------------------------------
@@ -36,7 +55,9 @@ def _like(made: Call) -> Typed:
     java = made.written(1, "pattern")
     if plain_everywhere(java):
         return fixed(exp.RegexpLike(this=made.fit(0, "text"), expression=lit(java)), "boolean")
-    return fixed(call("strandline_matches", made.fit(0, "text"), lit(python_pattern(java))), "boolean")
+    return fixed(
+        call("strandline_matches", made.fit(0, "text"), lit(python_pattern(java))), "boolean"
+    )
 
 
 def _replace(made: Call) -> Typed:
@@ -44,7 +65,9 @@ def _replace(made: Call) -> Typed:
     template = python_replacement(made.written(2, "replacement"), pattern)
     if len(made) == 4 and made.number(3, "position") != 1:
         raise Unsuited("it starts behind the first sign")
-    return fixed(call("strandline_replaced", made.fit(0, "text"), lit(pattern), lit(template)), "string")
+    return fixed(
+        call("strandline_replaced", made.fit(0, "text"), lit(pattern), lit(template)), "string"
+    )
 
 
 def _group(made: Call, pattern: str) -> int:
@@ -56,12 +79,17 @@ def _group(made: Call, pattern: str) -> int:
 
 def _extract(made: Call) -> Typed:
     pattern = _pattern(made)
-    return fixed(call("strandline_extracted", made.fit(0, "text"), lit(pattern), lit(_group(made, pattern))), "string")
+    return fixed(
+        call("strandline_extracted", made.fit(0, "text"), lit(pattern), lit(_group(made, pattern))),
+        "string",
+    )
 
 
 def _extract_all(made: Call) -> Typed:
     pattern = _every(made)
-    found = call("strandline_all_extracted", made.fit(0, "text"), lit(pattern), lit(_group(made, pattern)))
+    found = call(
+        "strandline_all_extracted", made.fit(0, "text"), lit(pattern), lit(_group(made, pattern))
+    )
     return Typed(found, "array<string>")
 
 
@@ -84,7 +112,9 @@ def _split(made: Call) -> Typed:
     text, pattern = made.fit(0, "text"), made.written(1, "pattern")
     if not pattern:
         return Typed(call("strandline_split_signs", text, lit(limit)), "array<string>")
-    return Typed(call("strandline_split", text, lit(many_matches(pattern)), lit(limit)), "array<string>")
+    return Typed(
+        call("strandline_split", text, lit(many_matches(pattern)), lit(limit)), "array<string>"
+    )
 
 
 # --- parts of texts ----------------------------------------------------------------------------------------
@@ -96,7 +126,9 @@ def _concat_ws(made: Call) -> Typed:
     for tree, type_ in zip(made.args[1:], made.types[1:], strict=True):
         if outer(type_) == "array":
             if type_ != "array<string>":
-                raise Unsuited(f"it takes text or a list of text, and one argument is {of_type(type_)}")
+                raise Unsuited(
+                    f"it takes text or a list of text, and one argument is {of_type(type_)}"
+                )
             parts.append(call("strandline_joined_list", tree.copy(), parts[0].copy()))
         else:
             parts.append(fitted(tree.copy(), type_, "text"))
@@ -115,11 +147,15 @@ def _locate(made: Call) -> Typed:
 def _split_part(made: Call) -> Typed:
     text, mark, place = made.fit(0, "text"), made.fit(1, "text"), made.fit(2, "int")
     zero = (eq(place, lit(0)), cast(fault("split_part"), "string"))
-    return fixed(case(zero, default=call("strandline_split_part", text, mark, place.copy())), "string")
+    return fixed(
+        case(zero, default=call("strandline_split_part", text, mark, place.copy())), "string"
+    )
 
 
 def _char(n: exp.Expr) -> exp.Expr:
-    return case((exp.LT(this=n.copy(), expression=lit(0)), lit("")), default=call("strandline_char", n))
+    return case(
+        (exp.LT(this=n.copy(), expression=lit(0)), lit("")), default=call("strandline_char", n)
+    )
 
 
 def _elt(made: Call) -> Typed:
@@ -177,7 +213,9 @@ def _compared(name: str) -> Rule:
 def _padded(made: Call) -> Typed:
     """A text of that length; without signs to add it is only cut."""
     signs = made.fit(2, "text") if len(made) == 3 else lit(" ")
-    return fixed(call(f"strandline_{made.name}", made.fit(0, "text"), made.fit(1, "int"), signs), "string")
+    return fixed(
+        call(f"strandline_{made.name}", made.fit(0, "text"), made.fit(1, "int"), signs), "string"
+    )
 
 
 def _length(made: Call) -> Typed:
@@ -191,7 +229,11 @@ TEXT = {
     **plain("lower lcase", "text -> string", lambda s: quick("LOWER", "strandline_lower", s)),
     **function("lpad rpad", "2-3", _padded),
     **function("length len char_length character_length", "1", _length),
-    **plain("replace", "text text text? -> string", lambda s, old, new=None: call("REPLACE", s, old, new or lit(""))),
+    **plain(
+        "replace",
+        "text text text? -> string",
+        lambda s, old, new=None: call("REPLACE", s, old, new or lit("")),
+    ),
     **function("rlike regexp regexp_like", "2", _like),
     **function("regexp_replace", "3-4", _replace),
     **function("regexp_extract", "2-3", _extract),
@@ -217,7 +259,9 @@ TEXT = {
     **function("endswith", "2", _compared("ENDS_WITH")),
     **function("contains", "2", _compared("CONTAINS")),
     **function("elt", "2-", _elt),
-    **plain("find_in_set", "text text -> int", lambda s, many: call("strandline_find_in_set", s, many)),
+    **plain(
+        "find_in_set", "text text -> int", lambda s, many: call("strandline_find_in_set", s, many)
+    ),
     **plain("levenshtein", "text text -> int", native("strandline_levenshtein")),
     **plain("url_encode", "text -> string", native("strandline_url_encoded")),
     **plain("md5", "binary -> string", native("MD5")),

@@ -64,7 +64,9 @@ def _read(made: Call, index: int, pattern: str, *, safe: bool) -> exp.Expr:
     moment = parsed(text, pattern)
     if safe:
         return moment
-    wrong = cast(fault("cast", lit(made.name), text.copy(), lit(f"a time like {pattern}")), "timestamp_ntz")
+    wrong = cast(
+        fault("cast", lit(made.name), text.copy(), lit(f"a time like {pattern}")), "timestamp_ntz"
+    )
     missing = (is_null(text.copy()), cast(exp.null(), "timestamp_ntz"))
     return case(missing, default=exp.Coalesce(this=moment, expressions=[wrong]))
 
@@ -74,7 +76,9 @@ def _to(type_: str, *, safe: bool) -> Rule:
         given = family(made.types[0])
         if given not in ("text", "void") or len(made) == 1:
             if given == "text" and safe:
-                return fixed(checked_cast(made.args[0].copy(), "string", type_, made.name, safe=True), type_)
+                return fixed(
+                    checked_cast(made.args[0].copy(), "string", type_, made.name, safe=True), type_
+                )
             return fixed(made.fit(0, type_), type_)
         return fixed(_read(made, 0, made.written(1, "pattern"), safe=safe), type_)
 
@@ -107,7 +111,9 @@ def _next_day(made: Call) -> Typed:
     name = made.written(1, "day of the week")
     if name.upper() not in _NAMED_DAYS:
         raise Unsuited(f"`{name}` is no day of the week")
-    return fixed(call("strandline_next_day", made.fit(0, "date"), lit(_NAMED_DAYS[name.upper()])), "date")
+    return fixed(
+        call("strandline_next_day", made.fit(0, "date"), lit(_NAMED_DAYS[name.upper()])), "date"
+    )
 
 
 def _make_date(year: exp.Expr, month: exp.Expr, day: exp.Expr) -> exp.Expr:
@@ -134,9 +140,12 @@ def _per(unit: int) -> Rule:
     def rule(made: Call) -> Typed:
         if family(made.types[0]) not in ("timestamp", "void"):
             raise Unsuited(
-                f"it takes a timestamp, and the argument is {of_type(made.types[0])}", "cast it to timestamp"
+                f"it takes a timestamp, and the argument is {of_type(made.types[0])}",
+                "cast it to timestamp",
             )
-        return fixed(call("strandline_per", call("EPOCH_US", made.fit(0, "timestamp")), lit(unit)), "bigint")
+        return fixed(
+            call("strandline_per", call("EPOCH_US", made.fit(0, "timestamp")), lit(unit)), "bigint"
+        )
 
     return rule
 
@@ -195,9 +204,15 @@ TIME = {
     **plain("monthname", "date -> string", lambda day: call("STRFTIME", day, lit("%b"))),
     **function("date_part datepart", "2", _date_part),
     **plain("make_date", "int int int -> date", _make_date),
-    **plain("unix_date", "date -> int", lambda day: exp.Sub(this=day, expression=cast(lit("1970-01-01"), "date"))),
     **plain(
-        "date_from_unix_date", "int -> date", lambda n: exp.Add(this=cast(lit("1970-01-01"), "date"), expression=n)
+        "unix_date",
+        "date -> int",
+        lambda day: exp.Sub(this=day, expression=cast(lit("1970-01-01"), "date")),
+    ),
+    **plain(
+        "date_from_unix_date",
+        "int -> date",
+        lambda n: exp.Add(this=cast(lit("1970-01-01"), "date"), expression=n),
     ),
     **function("unix_seconds", "1", _per(1000000)),
     **function("unix_millis", "1", _per(1000)),

@@ -40,7 +40,9 @@ def key_hash(columns: Sequence[Column], *, where: str) -> exp.Expr:
                 f"{where}: column `{c.name}` is a {c.type}, which has no exact text to hash",
                 hint="cast it to decimal(p,s) or string first",
             )
-    return call("sha256_hex", concat(*(case((_is_null(c), lit("N")), default=_tagged(c)) for c in columns)))
+    return call(
+        "sha256_hex", concat(*(case((_is_null(c), lit("N")), default=_tagged(c)) for c in columns))
+    )
 
 
 def value_hash(column: Column, *, where: str) -> exp.Expr:
@@ -63,7 +65,10 @@ def _named_value(column: Column) -> list[exp.Expr]:
     kind = family(column.type)
     head = lit(f";{len(column.fold)}:{column.fold}{_TAGS[kind]}")
     if kind == "text":
-        return [concat(head, cast(call("byte_count", col(column.name)), "string"), lit(":")), col(column.name)]
+        return [
+            concat(head, cast(call("byte_count", col(column.name)), "string"), lit(":")),
+            col(column.name),
+        ]
     return [concat(head, _text(column))]
 
 
@@ -88,7 +93,9 @@ def _text(column: Column) -> exp.Expr:
             return call("to_hex", value)
         case "decimal" if not column.type.replace(" ", "").endswith(",0)"):
             # 1.50 and 1.5 are one number: a wider scale must not look like a change
-            return exp.Trim(this=_trim_zeros(decimal_text(value)), expression=lit("."), position="TRAILING")
+            return exp.Trim(
+                this=_trim_zeros(decimal_text(value)), expression=lit("."), position="TRAILING"
+            )
         case _:
             return cast(value, "string")
 

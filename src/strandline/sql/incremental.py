@@ -67,7 +67,9 @@ def restless(tree: exp.Expr) -> bool:
     return not deterministic(inner.sql(dialect="spark"))
 
 
-def follow(tree: exp.Expr, keys: Sequence[str], schemas: Mapping[str, Schema], lookups: Sequence[str] = ()) -> Followed:
+def follow(
+    tree: exp.Expr, keys: Sequence[str], schemas: Mapping[str, Schema], lookups: Sequence[str] = ()
+) -> Followed:
     """The query, if it can be followed; raises `NotIncremental` with the reason otherwise.
 
     `schemas` holds the columns of each source by its alias; `lookups` are those whose changes count for nothing.
@@ -87,7 +89,9 @@ def follow(tree: exp.Expr, keys: Sequence[str], schemas: Mapping[str, Schema], l
             raise NotIncremental(f"the write key `{key}` is another one each time it is asked for")
     where = tree.args.get("where")
     kept = [c for c in _conjuncts(where.this if where else None) if not names.of(c) & optional]
-    return Followed(tree, parts, found, kept, tree.args.get("group") is None and not _aggregates(tree))
+    return Followed(
+        tree, parts, found, kept, tree.args.get("group") is None and not _aggregates(tree)
+    )
 
 
 def _refuse_clauses(tree: exp.Select) -> None:
@@ -119,7 +123,11 @@ def _parts(tree: exp.Select, schemas: Mapping[str, Schema], lookups: set[str]) -
     from_ = tree.args.get("from_")
     for join in [None, *(tree.args.get("joins") or [])]:
         place = join.this if join is not None else from_.this if from_ else None
-        if not isinstance(place, exp.Table) or place.args.get("joins") or place.name.casefold() not in known:
+        if (
+            not isinstance(place, exp.Table)
+            or place.args.get("joins")
+            or place.name.casefold() not in known
+        ):
             raise NotIncremental("it reads something else than its sources, side by side")
         alias = known[place.name.casefold()]
         if alias in seen:
@@ -137,12 +145,20 @@ def _refuse_joins(parts: Sequence[_Part], names: _Names, lookups: set[str]) -> N
     for index, part in enumerate(parts[1:], start=1):
         join = part.join
         assert join is not None
-        if join.side.upper() not in ("", "LEFT") or join.kind.upper() not in ("", "INNER", "OUTER") or join.method:
-            raise NotIncremental(f"it joins `{part.alias}` by {join.method or join.side or ''} {join.kind}".strip())
+        if (
+            join.side.upper() not in ("", "LEFT")
+            or join.kind.upper() not in ("", "INNER", "OUTER")
+            or join.method
+        ):
+            raise NotIncremental(
+                f"it joins `{part.alias}` by {join.method or join.side or ''} {join.kind}".strip()
+            )
         on = join.args.get("on")
         if not join.args.get("using") and not _equal(on, part.name, names):
             raise NotIncremental(f"`{part.alias}` is joined without an equality")
-        others = (names.of(on) if on is not None else names.having(_using([part]), parts[:index])) - {part.name}
+        others = (
+            names.of(on) if on is not None else names.having(_using([part]), parts[:index])
+        ) - {part.name}
         if others & asked or (not part.optional and others & optional):
             raise NotIncremental(f"`{part.alias}` is joined to the optional side of another join")
 
@@ -153,7 +169,9 @@ def _equal(on: exp.Expr | None, name: str, names: _Names) -> bool:
         bare = condition.unnest()
         if isinstance(bare, exp.EQ | exp.NullSafeEQ):
             left, right = names.of(bare.left), names.of(bare.right)
-            if (left == {name} and right and name not in right) or (right == {name} and left and name not in left):
+            if (left == {name} and right and name not in right) or (
+                right == {name} and left and name not in left
+            ):
                 return True
     return False
 
@@ -167,13 +185,20 @@ def _conjuncts(tree: exp.Expr | None) -> list[exp.Expr]:
 
 
 def _using(parts: Sequence[_Part]) -> set[str]:
-    return {u.name.casefold() for p in parts if p.join is not None for u in p.join.args.get("using") or []}
+    return {
+        u.name.casefold()
+        for p in parts
+        if p.join is not None
+        for u in p.join.args.get("using") or []
+    }
 
 
 class _Names:
     """Which source a column belongs to."""
 
-    def __init__(self, parts: Sequence[_Part], schemas: Mapping[str, Schema], using: set[str]) -> None:
+    def __init__(
+        self, parts: Sequence[_Part], schemas: Mapping[str, Schema], using: set[str]
+    ) -> None:
         self.schemas = {p.name: schemas[p.alias] for p in parts}
         self.using = using
 
@@ -207,9 +232,13 @@ def _key(tree: exp.Select, key: str, names: _Names) -> exp.Expr:
                 raise NotIncremental(f"the write key `{key}` is summed up")
             return found
     for projection in tree.expressions:
-        if projection.is_star and not [s for s in projection.find_all(exp.Star) if s.args.get("except_")]:
+        if projection.is_star and not [
+            s for s in projection.find_all(exp.Star) if s.args.get("except_")
+        ]:
             table = projection.table.casefold() if isinstance(projection, exp.Column) else ""
-            owners = [n for n, schema in names.schemas.items() if key in schema and table in ("", n)]
+            owners = [
+                n for n, schema in names.schemas.items() if key in schema and table in ("", n)
+            ]
             if len(owners) == 1 and (column := names.schemas[owners[0]].get(key)):
                 return exp.Column(this=ident(column.name), table=exp.to_identifier(owners[0]))
     raise NotIncremental(f"nobody can tell where the write key `{key}` comes from")

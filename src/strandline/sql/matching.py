@@ -39,4 +39,6 @@ def same_match(number: int, type_: str, left: str, right: str) -> exp.Expr:
     """Is it the same key on both sides?"""
     if family(type_) not in _INSTEAD:
         return same(*(col(f"{_VALUE}{number}", side) for side in (left, right)))
-    return all_of(eq(col(f"{name}{number}", left), col(f"{name}{number}", right)) for name in (_VALUE, _NULL))
+    return all_of(
+        eq(col(f"{name}{number}", left), col(f"{name}{number}", right)) for name in (_VALUE, _NULL)
+    )

@@ -29,7 +29,12 @@ from strandline.sql.expr import (
 from strandline.types import Column, Relation, Schema
 
 SIGN, WHEN = "_strandline_sign", "_strandline_when"
-_CHANGE, _VERSION, _NET, _COPY = "_change_type", "_commit_version", "_strandline_net", "_strandline_copy"
+_CHANGE, _VERSION, _NET, _COPY = (
+    "_change_type",
+    "_commit_version",
+    "_strandline_net",
+    "_strandline_copy",
+)
 
 
 def of_feed(changes: Relation, columns: Schema) -> exp.Select:
@@ -48,7 +53,9 @@ def of_snapshots(old: Relation | None, new: Relation, columns: Schema) -> exp.Qu
 def _signed(rows: Relation, columns: Schema, sign: int) -> exp.Select:
     """The rows in the newest types; a column that they do not have yet is NULL."""
     there = rows.schema
-    values = [named(cast(col(c.name) if c.name in there else exp.null(), c.type), c.name) for c in columns]
+    values = [
+        named(cast(col(c.name) if c.name in there else exp.null(), c.type), c.name) for c in columns
+    ]
     when = named(cast(exp.null(), "bigint"), WHEN)
     return select(*values, named(lit(sign), SIGN), when).from_(table(rows.name))
 
@@ -66,7 +73,9 @@ def net(signed: exp.Query, columns: Schema) -> exp.Select:
     facts = [named(total, _NET), named(copy, _COPY), col(SIGN), col(WHEN)]
     counted = select(*values, *facts).from_(signed.subquery("c"))
     came = all_of([eq(col(SIGN), lit(1)), exp.LTE(this=col(_COPY), expression=col(_NET))])
-    went = all_of([eq(col(SIGN), lit(-1)), exp.LTE(this=col(_COPY), expression=exp.Neg(this=col(_NET)))])
+    went = all_of(
+        [eq(col(SIGN), lit(-1)), exp.LTE(this=col(_COPY), expression=exp.Neg(this=col(_NET)))]
+    )
     remains = select(*(v.copy() for v in values), col(SIGN), col(WHEN)).from_(counted.subquery("n"))
     return remains.where(any_of([exp.Paren(this=came), exp.Paren(this=went)]))
 

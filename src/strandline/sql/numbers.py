@@ -16,7 +16,9 @@ WIDTH = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 def digits(type_: str) -> tuple[int, int] | None:
     """Precision and scale of a whole number's or a decimal's type."""
     found = re.fullmatch(r"decimal\((\d+),(\d+)\)", type_)
-    return (int(found[1]), int(found[2])) if found else (WIDTH[type_], 0) if type_ in WIDTH else None
+    return (
+        (int(found[1]), int(found[2])) if found else (WIDTH[type_], 0) if type_ in WIDTH else None
+    )
 
 
 def divided(left: exp.Expr, right: exp.Expr, type_: str) -> exp.Expr:
@@ -24,8 +26,12 @@ def divided(left: exp.Expr, right: exp.Expr, type_: str) -> exp.Expr:
     scale = (digits(type_) or (38, 0))[1]
     up = scale - _scale(left) + _scale(right)
     above, below = call("unscaled", left), call("unscaled", right)
-    quotient = call("strandline_divide", above, below, lit(str(10 ** max(up, 0))), lit(str(10 ** max(-up, 0))))
-    unit = cast(lit("0." + "0" * (scale - 1) + "1"), f"decimal({scale},{scale})") if scale else lit(1)
+    quotient = call(
+        "strandline_divide", above, below, lit(str(10 ** max(up, 0))), lit(str(10 ** max(-up, 0)))
+    )
+    unit = (
+        cast(lit("0." + "0" * (scale - 1) + "1"), f"decimal({scale},{scale})") if scale else lit(1)
+    )
     zero = (eq(right.copy(), lit(0)), cast(fault("division"), type_))
     value = exp.Mul(this=cast(quotient, "decimal(38,0)"), expression=unit)
     return case(zero, default=cast(value, type_))
@@ -35,7 +41,8 @@ def rounded_float(value: exp.Expr, type_: str, places: int) -> exp.Expr:
     """Rounded as the digits say that one sees: 1.005 to two places is 1.01."""
     small = exp.LT(this=exp.Abs(this=value.copy()), expression=exp.Literal.number("1e17"))
     return case(
-        (small, cast(cast(call("float_digits", value.copy()), f"decimal(38,{places})"), type_)), default=value.copy()
+        (small, cast(cast(call("float_digits", value.copy()), f"decimal(38,{places})"), type_)),
+        default=value.copy(),
     )
 
 

@@ -39,7 +39,10 @@ def pieces(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def _unknown(run: str, pattern: str) -> Unsuited:
-    return Unsuited(f"`{run}` in the pattern `{pattern}` is not available on the local engine", "see docs/sql.md")
+    return Unsuited(
+        f"`{run}` in the pattern `{pattern}` is not available on the local engine",
+        "see docs/sql.md",
+    )
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -67,7 +70,9 @@ def _twelve(moment: exp.Expr) -> exp.Expr:
 
 def _fraction(count: int) -> _Part:
     return lambda moment: call(
-        "LEFT", call("RPAD", call("STRFTIME", moment.copy(), lit("%f")), lit(9), lit("0")), lit(count)
+        "LEFT",
+        call("RPAD", call("STRFTIME", moment.copy(), lit("%f")), lit(9), lit("0")),
+        lit(count),
     )
 
 
@@ -105,7 +110,9 @@ def formatted(moment: exp.Expr, pattern: str) -> exp.Expr:
 
 # --- reading -----------------------------------------------------------------------------------------------
 
-_MONTH_NAMES = r"(?i:(january|february|march|april|may|june|july|august|september|october|november|december))"
+_MONTH_NAMES = (
+    r"(?i:(january|february|march|april|may|june|july|august|september|october|november|december))"
+)
 _READ = {  # what the text has to look like, and which field of a timestamp it is
     "yyyy": (r"([0-9]{4})", "year"), "y": (r"([0-9]{4})", "year"),
     "MM": (r"([0-9]{2})", "month"), "M": (r"([0-9]{1,2})", "month"),
@@ -117,7 +124,15 @@ _READ = {  # what the text has to look like, and which field of a timestamp it i
     "ss": (r"([0-5][0-9])", "second"), "s": (r"([0-5]?[0-9])", "second"),
     **{"S" * n: (rf"([0-9]{{1,{n}}})", "fraction") for n in range(1, 7)},
 }  # fmt: skip
-_USUAL = {"year": "1970", "month": "01", "day": "01", "hour": "00", "minute": "00", "second": "00", "fraction": "0"}
+_USUAL = {
+    "year": "1970",
+    "month": "01",
+    "day": "01",
+    "hour": "00",
+    "minute": "00",
+    "second": "00",
+    "fraction": "0",
+}
 _DIGIT_RUNS = {run for run, (_, field) in _READ.items() if field != "name"}
 
 
@@ -129,7 +144,9 @@ def parsed(text: exp.Expr, pattern: str) -> exp.Expr:
             look += re.escape(run)
         elif run in _READ:
             if before in _DIGIT_RUNS and run in _DIGIT_RUNS and 1 in (len(before), len(run)):
-                raise Unsuited(f"`{before}{run}` in the pattern `{pattern}` can be read in two ways")
+                raise Unsuited(
+                    f"`{before}{run}` in the pattern `{pattern}` can be read in two ways"
+                )
             look += _READ[run][0]
             fields.append(_READ[run][1])
         else:
@@ -141,14 +158,19 @@ def parsed(text: exp.Expr, pattern: str) -> exp.Expr:
 
 
 def _moment(text: exp.Expr, look: str, fields: list[str]) -> exp.Expr:
-    found = {field: call("REGEXP_EXTRACT", text.copy(), lit(look), lit(n)) for n, field in enumerate(fields, start=1)}
+    found = {
+        field: call("REGEXP_EXTRACT", text.copy(), lit(look), lit(n))
+        for n, field in enumerate(fields, start=1)
+    }
     value = {field: found.get(field, lit(usual)) for field, usual in _USUAL.items()}
     if "name" in found:
         value["month"] = call("strandline_month", found["name"])
     iso = [value["year"], lit("-"), _two(value["month"]), lit("-"), _two(value["day"]), lit(" ")]
     iso += [_two(value["hour"]), lit(":"), _two(value["minute"]), lit(":"), _two(value["second"])]
     iso += [lit("."), value["fraction"]]
-    known = exp.TryCast(this=concat(*iso), to=exp.DataType.build("timestamp_ntz", dialect="spark"), safe=True)
+    known = exp.TryCast(
+        this=concat(*iso), to=exp.DataType.build("timestamp_ntz", dialect="spark"), safe=True
+    )
     like = exp.RegexpLike(this=text.copy(), expression=lit(look))
     return case((like, known), default=exp.null())
 

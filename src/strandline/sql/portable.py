@@ -49,10 +49,14 @@ class AnsiSpark(Spark):
         STRICT_CAST = True
         FUNCTIONS: ClassVar[dict[str, Any]] = {**SparkParser.FUNCTIONS, **_CALLS, **_ALSO}
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-            name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name not in _CALLS
+            name: parser
+            for name, parser in SparkParser.FUNCTION_PARSERS.items()
+            if name not in _CALLS
         }
         NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-            name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name not in _CALLS
+            name: parser
+            for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items()
+            if name not in _CALLS
         }
 
     class Generator(SparkGenerator):
@@ -82,12 +86,16 @@ class SparkOnDuck(DuckDB):
             return _own_function(self, expression, _DUCK_OWN) or super().anonymous_sql(expression)
 
         def trim_sql(self, expression: exp.Trim) -> str:
-            if not expression.expression:  # Spark trims blanks only; DuckDB every space that Unicode knows
+            if (
+                not expression.expression
+            ):  # Spark trims blanks only; DuckDB every space that Unicode knows
                 expression.set("expression", lit(" "))
             return super().trim_sql(expression)
 
         def upper_sql(self, expression: exp.Upper) -> str:
-            return f"UPPER(REPLACE({self.sql(expression, 'this')}, 'ß', 'SS'))"  # DuckDB would write ẞ
+            return (
+                f"UPPER(REPLACE({self.sql(expression, 'this')}, 'ß', 'SS'))"  # DuckDB would write ẞ
+            )
 
         def left_sql(self, expression: exp.Left) -> str:
             return self._part("LEFT", expression)
@@ -115,15 +123,23 @@ class SparkOnDuck(DuckDB):
         def datetrunc_sql(self, expression: exp.DateTrunc) -> str:
             unit = _UNITS.get(expression.args["unit"].name.upper())
             if unit is None:
-                raise TransformError(f"trunc(): `{expression.args['unit'].name}` is not a part of a date")
-            return f"CAST(DATE_TRUNC('{unit}', CAST({self.sql(expression, 'this')} AS DATE)) AS DATE)"
+                raise TransformError(
+                    f"trunc(): `{expression.args['unit'].name}` is not a part of a date"
+                )
+            return (
+                f"CAST(DATE_TRUNC('{unit}', CAST({self.sql(expression, 'this')} AS DATE)) AS DATE)"
+            )
 
         def substring_sql(self, expression: exp.Substring) -> str:
             start = expression.args.get("start")
             if start is not None:  # Spark reads position 0 as 1
-                expression.set("start", case((eq(start.copy(), lit(0)), lit(1)), default=start.copy()))
+                expression.set(
+                    "start", case((eq(start.copy(), lit(0)), lit(1)), default=start.copy())
+                )
             length = expression.args.get("length")
-            if length is not None and not isinstance(length, exp.Literal):  # DuckDB would go backwards
+            if length is not None and not isinstance(
+                length, exp.Literal
+            ):  # DuckDB would go backwards
                 below = exp.LT(this=length.copy(), expression=lit(0))
                 expression.set("length", case((below, lit(0)), default=length.copy()))
             return super().substring_sql(expression)
@@ -224,7 +240,9 @@ def fault(kind: str, *details: exp.Expr) -> exp.Expr:
 
 def find_fault(message: str) -> tuple[str, list[str]] | None:
     """The kind and the details of a fault inside an engine's error text."""
-    found = re.search(f"{re.escape(_FAULT)}(\\w+)((?:{_FIELD}[^{_END}]*)*){_END}", message, re.DOTALL)
+    found = re.search(
+        f"{re.escape(_FAULT)}(\\w+)((?:{_FIELD}[^{_END}]*)*){_END}", message, re.DOTALL
+    )
     return (found[1], found[2].split(_FIELD)[1:]) if found else None
 
 
@@ -264,7 +282,13 @@ def well_formed(text: str, kind: str) -> bool:
 
 
 def checked_cast(
-    tree: exp.Expr, source: str, target: str, column: str, *, safe: bool = False, exact: bool = False
+    tree: exp.Expr,
+    source: str,
+    target: str,
+    column: str,
+    *,
+    safe: bool = False,
+    exact: bool = False,
 ) -> exp.Expr:
     """A cast that fails with the column and the value in its message, alike on both engines; `safe`: NULL instead.
 
@@ -292,7 +316,11 @@ def _fails(value: exp.Expr, tree: exp.Expr, source: str, target: str, *, exact: 
     fails: exp.Expr = is_null(there)
     if kinds[0] == "text" and kinds[1] in _GRAMMAR:
         fails = exp.or_(negate(_like(value, rf"^({_GRAMMAR[kinds[1]]})\z")), fails)
-        return exp.or_(fails, _like(value, _surplus(target))) if exact and kinds[1] == "decimal" else fails
+        return (
+            exp.or_(fails, _like(value, _surplus(target)))
+            if exact and kinds[1] == "decimal"
+            else fails
+        )
     if exact and kinds not in _KEPT:
         back = _value(there, kinds[1], kinds[0])
         return negate(same(exp.TryCast(this=back, to=data_type(source), safe=True), tree.copy()))
@@ -321,7 +349,9 @@ def _value(tree: exp.Expr, source: str, target: str) -> exp.Expr:
         case "decimal", "integer":
             return call("whole", tree)
         case "float", "integer":  # Spark makes 2^63 one less, so that it fits a bigint
-            return exp.Nullif(this=call("whole", tree), expression=cast(lit("9223372036854775808"), "double"))
+            return exp.Nullif(
+                this=call("whole", tree), expression=cast(lit("9223372036854775808"), "double")
+            )
         case "float", "decimal":
             return call("float_digits", cast(tree, "double"))
     return tree

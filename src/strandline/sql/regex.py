@@ -39,13 +39,20 @@ def many_matches(java: str) -> str:
     """
     made = python_pattern(java)
     if any(found.start() in (1, 2) and not found[0] for found in re.finditer(made, "☃☃☃", FLAGS)):
-        raise Unsuited(f"its pattern `{java}` matches everywhere, even where there is no text", "write + for *")
+        raise Unsuited(
+            f"its pattern `{java}` matches everywhere, even where there is no text", "write + for *"
+        )
     return made
 
 
 def plain_everywhere(java: str) -> bool:
     """Does every engine read the pattern alike? Letters, digits, and simple classes of them."""
-    return re.fullmatch(r"\^?([A-Za-z0-9 _,;:@/#=<>'-]|\[[A-Za-z0-9_-]*[A-Za-z0-9_]\][*+?]?|[|])*", java) is not None
+    return (
+        re.fullmatch(
+            r"\^?([A-Za-z0-9 _,;:@/#=<>'-]|\[[A-Za-z0-9_-]*[A-Za-z0-9_]\][*+?]?|[|])*", java
+        )
+        is not None
+    )
 
 
 def python_replacement(java: str, pattern: str) -> str:
@@ -60,7 +67,10 @@ def python_replacement(java: str, pattern: str) -> str:
         elif sign == "$":
             found = re.match(r"\$(?:(\d+)|\{(\w+)\})", java[at:], re.ASCII)
             if not found:
-                raise Unsuited("its replacement has a `$` without the number of a group", "write \\\\$ for the sign")
+                raise Unsuited(
+                    "its replacement has a `$` without the number of a group",
+                    "write \\\\$ for the sign",
+                )
             group, length = _group(found, compiled)
             made, at = f"{made}\\g<{group}>", at + length
         else:
@@ -188,7 +198,11 @@ class _Reader:
         if not inside and sign in ends:
             self.at += 2
             return ends[sign]
-        if not inside and sign in "123456789" and not self.java[self.at + 2 : self.at + 3].isdigit():
+        if (
+            not inside
+            and sign in "123456789"
+            and not self.java[self.at + 2 : self.at + 3].isdigit()
+        ):
             self.at += 2
             return f"(?:\\{sign})"
         raise self.refuse(f"`\\{sign}`")
@@ -207,7 +221,11 @@ class _Reader:
             if rest[0] == "\\":
                 made += self._escape(inside=True)
             else:
-                made += "-" if rest[0] == "-" and not first and rest[1:2] not in ("]", "-") else re.escape(rest[0])
+                made += (
+                    "-"
+                    if rest[0] == "-" and not first and rest[1:2] not in ("]", "-")
+                    else re.escape(rest[0])
+                )
                 self.at += 1
             first = False
         self.at += 1

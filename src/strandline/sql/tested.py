@@ -58,8 +58,16 @@ def _instead(node: exp.Expr) -> str:
     """What to write for a part that is refused."""
     name = (written_name(node) or (node.name if isinstance(node, exp.Anonymous) else "")).lower()
     near = INSTEAD.get(name) or (did_you_mean(name, KNOWN_NAMES - {name}) if name else None)
-    always = "run this project with engine: spark, or write it with the functions listed in docs/sql.md"
-    return f"{near} Or {always}" if near and near.endswith("?") else f"{near}; or {always}" if near else always
+    always = (
+        "run this project with engine: spark, or write it with the functions listed in docs/sql.md"
+    )
+    return (
+        f"{near} Or {always}"
+        if near and near.endswith("?")
+        else f"{near}; or {always}"
+        if near
+        else always
+    )
 
 
 def _tested(node: exp.Expr) -> bool:

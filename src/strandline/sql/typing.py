@@ -29,13 +29,26 @@ _INT = (
     exp.RowNumber, exp.Rank, exp.DenseRank,
 )  # fmt: skip
 _DATE = (exp.TsOrDsToDate, exp.TsOrDsAdd, exp.DateAdd, exp.DateSub, exp.DateTrunc, exp.LastDay)
-_SAME = (exp.Paren, exp.Neg, exp.Abs, exp.Min, exp.Max, exp.Nullif, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue)
+_SAME = (
+    exp.Paren,
+    exp.Neg,
+    exp.Abs,
+    exp.Min,
+    exp.Max,
+    exp.Nullif,
+    exp.Lag,
+    exp.Lead,
+    exp.FirstValue,
+    exp.LastValue,
+)
 _CALENDAR = ("YEAR", "MONTH", "WEEK", "DAY", "QUARTER")
 
 Types = dict[str, str]  # by folded name
 
 
-def spark_types(tree: exp.Query, sources: Iterable[Relation], where: str, now: datetime | None = None) -> exp.Query:
+def spark_types(
+    tree: exp.Query, sources: Iterable[Relation], where: str, now: datetime | None = None
+) -> exp.Query:
     """The query with Spark's types; tables go by the relations' names, and the clock shows `now`."""
     schemas = {r.name: _types(r.schema) for r in sources}
     outputs: dict[int, Types] = {}
@@ -59,13 +72,19 @@ def _types(schema: Schema) -> Types:
     return {c.fold: c.type for c in schema}
 
 
-def _visible(scope: Scope | None, schemas: Mapping[str, Types], outputs: Mapping[int, Types]) -> dict[str, Types]:
+def _visible(
+    scope: Scope | None, schemas: Mapping[str, Types], outputs: Mapping[int, Types]
+) -> dict[str, Types]:
     """The columns of every source that the scope or one around it can name."""
     if scope is None:
         return {}
     found = _visible(scope.parent, schemas, outputs) if scope.is_correlated_subquery else {}
     for name, source in scope.sources.items():
-        inner = outputs.get(id(source.expression)) if isinstance(source, Scope) else schemas.get(source.name)
+        inner = (
+            outputs.get(id(source.expression))
+            if isinstance(source, Scope)
+            else schemas.get(source.name)
+        )
         found[name.casefold()] = inner or {}
     return found
 
@@ -74,7 +93,11 @@ class _Typist:
     """Gives the expressions of one scope their types, innermost first."""
 
     def __init__(
-        self, sources: dict[str, Types], outputs: Mapping[int, Types], where: str, now: datetime | None
+        self,
+        sources: dict[str, Types],
+        outputs: Mapping[int, Types],
+        where: str,
+        now: datetime | None,
     ) -> None:
         self.sources, self.outputs, self.where, self.now = sources, outputs, where, now
         self.aliases: Types = {}
@@ -84,8 +107,13 @@ class _Typist:
     def query(self, tree: exp.Expr) -> Types:
         """Rewrite a query's own expressions; returns its columns."""
         if isinstance(tree, exp.SetOperation):
-            left, right = (self.outputs.get(id(side.unnest()), {}) for side in (tree.left, tree.right))
-            return {n: common_type([t, u]) or "" for (n, t), u in zip(left.items(), right.values(), strict=False)}
+            left, right = (
+                self.outputs.get(id(side.unnest()), {}) for side in (tree.left, tree.right)
+            )
+            return {
+                n: common_type([t, u]) or ""
+                for (n, t), u in zip(left.items(), right.values(), strict=False)
+            }
         if not isinstance(tree, exp.Select):
             return {}
         for projection in list(tree.expressions):
@@ -99,7 +127,11 @@ class _Typist:
 
     def _columns(self, projection: exp.Expr) -> Iterator[tuple[str, str]]:
         if projection.is_star:
-            gone = {e.name.casefold() for s in projection.find_all(exp.Star) for e in s.args.get("except_") or []}
+            gone = {
+                e.name.casefold()
+                for s in projection.find_all(exp.Star)
+                for e in s.args.get("except_") or []
+            }
             table = projection.args.get("table") if isinstance(projection, exp.Column) else None
             for name, types in self.sources.items():
                 if table is None or table.name.casefold() == name:
@@ -117,7 +149,9 @@ class _Typist:
                 return next(iter(self.outputs.get(id(node.unnest()), {}).values()), None)
             case exp.Window() | exp.Filter():
                 core: exp.Expr = node
-                while isinstance(core, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+                while isinstance(
+                    core, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls
+                ):
                     self._children(core, but=core.this)
                     core = core.this
                 self._children(core)
@@ -144,7 +178,9 @@ class _Typist:
         rule = next((rule for kinds, rule in _RULES if isinstance(core, kinds)), None)
         return rule(self, core, outer) if rule else None
 
-    def called(self, core: exp.Expr, outer: exp.Expr, name: str, args: list[exp.Expr]) -> str | None:
+    def called(
+        self, core: exp.Expr, outer: exp.Expr, name: str, args: list[exp.Expr]
+    ) -> str | None:
         """A call that is known by its name."""
         function = FUNCTIONS.get(name)
         if function is None:
@@ -181,11 +217,17 @@ class _Typist:
             return self.put(node, cast(node.copy(), "date"), "date")
         day = checked_cast(node.this.copy(), "string", "date", "to_date")
         return self.put(
-            node, day if isinstance(node, exp.TsOrDsToDate) else cast(_with(node, this=day), "date"), "date"
+            node,
+            day if isinstance(node, exp.TsOrDsToDate) else cast(_with(node, this=day), "date"),
+            "date",
         )
 
     def whole(self, core: exp.Expr, outer: exp.Expr) -> str:
-        if isinstance(core, exp.Extract) and core.name.upper() not in (*_CALENDAR, "HOUR", "MINUTE"):
+        if isinstance(core, exp.Extract) and core.name.upper() not in (
+            *_CALENDAR,
+            "HOUR",
+            "MINUTE",
+        ):
             raise self._refusal(core)
         return self.put(outer, cast(outer.copy(), "int"), "int")
 
@@ -211,7 +253,13 @@ class _Typist:
             scale = len(part)
             type_ = f"decimal({max(len((whole + part).lstrip('0')), scale, 1)},{scale})"
             return self.put(node, cast(node.copy(), type_), type_)
-        return "int" if abs(int(text)) < 2**31 else "bigint" if abs(int(text)) < 2**63 else f"decimal({len(text)},0)"
+        return (
+            "int"
+            if abs(int(text)) < 2**31
+            else "bigint"
+            if abs(int(text)) < 2**63
+            else f"decimal({len(text)},0)"
+        )
 
     def converted(self, node: exp.Cast | exp.TryCast) -> str:
         target = node.to.sql(dialect="spark").lower().replace(", ", ",")
@@ -226,7 +274,9 @@ class _Typist:
             return self.put(node, cast(cast(node.this.copy(), "timestamp_ntz"), "string"), target)
         if family(target) == "text" and family(source) == "timestamp_ntz":
             return target
-        return self.put(node, checked_cast(node.this.copy(), source, target, "cast", safe=safe), target)
+        return self.put(
+            node, checked_cast(node.this.copy(), source, target, "cast", safe=safe), target
+        )
 
     # --- numbers -------------------------------------------------------------------------------------------
 
@@ -243,7 +293,9 @@ class _Typist:
         kinds = {family(t) if t else None for t in (left, right)}
         if left == "date":
             return self._moved(node)
-        if family(left or "") in ("timestamp", "timestamp_ntz") and isinstance(node.right, exp.Interval):
+        if family(left or "") in ("timestamp", "timestamp_ntz") and isinstance(
+            node.right, exp.Interval
+        ):
             return str(left)
         if not kinds <= {"integer", "decimal", "float", "void"}:
             raise self._refusal(node)
@@ -259,7 +311,11 @@ class _Typist:
     def _moved(self, node: exp.Binary) -> str:
         """A date and an interval of whole days stay a date."""
         interval = node.right
-        unit = str(interval.args.get("unit") or "").upper().rstrip("S") if isinstance(interval, exp.Interval) else ""
+        unit = (
+            str(interval.args.get("unit") or "").upper().rstrip("S")
+            if isinstance(interval, exp.Interval)
+            else ""
+        )
         if unit not in _CALENDAR and family(self._of(node.right) or "") != "integer":
             raise self._refusal(node)
         return self.put(node, cast(node.copy(), "date"), "date")
@@ -278,7 +334,11 @@ class _Typist:
                 scale = max(6, s1 + p2 + 1)
                 type_ = bounded_decimal(p1 - s1 + s2 + scale, scale)
                 return self.put(
-                    node, divided(cast(left, f"decimal({p1},{s1})"), cast(right, f"decimal({p2},{s2})"), type_), type_
+                    node,
+                    divided(
+                        cast(left, f"decimal({p1},{s1})"), cast(right, f"decimal({p2},{s2})"), type_
+                    ),
+                    type_,
                 )
             case exp.Mod():
                 type_ = bounded_decimal(min(p1 - s1, p2 - s2) + max(s1, s2), max(s1, s2))
@@ -304,7 +364,9 @@ class _Typist:
             type_ = f"decimal({min(38, p + 4)},{min(38, s + 4)})"
             total, count = (_swapped(outer, core, kind_) for kind_ in (exp.Sum, exp.Count))
             quotient = divided(
-                cast(total, f"decimal(38,{s})"), cast(exp.Nullif(this=count, expression=lit(0)), "decimal(20,0)"), type_
+                cast(total, f"decimal(38,{s})"),
+                cast(exp.Nullif(this=count, expression=lit(0)), "decimal(20,0)"),
+                type_,
             )
             return self.put(outer, quotient, type_)
         if kind == "integer" and not average:
@@ -317,7 +379,9 @@ class _Typist:
     def rounded(self, node: exp.Ceil | exp.Floor | exp.Round) -> str:
         inner = self._of(node.this) or ""
         places = node.args.get("decimals")
-        fixed = int(places.name) if isinstance(places, exp.Literal) else 0 if places is None else None
+        fixed = (
+            int(places.name) if isinstance(places, exp.Literal) else 0 if places is None else None
+        )
         if (
             family(inner) not in ("integer", "decimal", "float")
             or fixed is None
@@ -343,15 +407,24 @@ def _locate(node: exp.StrPosition) -> list[exp.Expr]:
 
 _Rule = Callable[[_Typist, Any, exp.Expr], str | None]
 _RULES: list[tuple[tuple[type[exp.Expr], ...], _Rule]] = [
-    ((exp.Anonymous, exp.AnonymousAggFunc), lambda t, n, outer: t.called(n, outer, n.name.lower(), n.expressions)),
+    (
+        (exp.Anonymous, exp.AnonymousAggFunc),
+        lambda t, n, outer: t.called(n, outer, n.name.lower(), n.expressions),
+    ),
     ((exp.RegexpLike,), lambda t, n, outer: t.called(n, outer, "rlike", [n.this, n.expression])),
     ((exp.StrPosition,), lambda t, n, outer: t.called(n, outer, "locate", _locate(n))),
-    ((exp.CurrentDate, exp.CurrentTimestamp), lambda t, n, outer: t.called(n, outer, n.sql_name().lower(), [])),
+    (
+        (exp.CurrentDate, exp.CurrentTimestamp),
+        lambda t, n, outer: t.called(n, outer, n.sql_name().lower(), []),
+    ),
     ((exp.Column,), lambda t, node, _: t.column(node)),
     ((exp.Literal,), lambda t, node, _: t.literal(node)),
     ((exp.Null,), lambda _, __, ___: "void"),
     ((exp.Cast, exp.TryCast), lambda t, node, _: t.converted(node)),
-    ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv), lambda t, node, _: t.arithmetic(node)),
+    (
+        (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv),
+        lambda t, node, _: t.arithmetic(node),
+    ),
     ((exp.Sum, exp.Avg, exp.CountIf, exp.Count), lambda t, node, outer: t.aggregate(node, outer)),
     ((exp.Ceil, exp.Floor, exp.Round), lambda t, node, _: t.rounded(node)),
     ((exp.Coalesce, exp.Greatest, exp.Least, exp.If, exp.Case), lambda t, node, _: t.chosen(node)),

@@ -61,12 +61,16 @@ def seen_keys(absence: Absence, keys: Sequence[Column]) -> exp.Select:
         found = rows.schema.get(key.name)
         if found is None:
             raise UnknownColumn(key.name, rows.schema.names, where="detect_deletes, keys")
-        typed_key = checked_cast(col(found.name), found.type, key.type, key.name, exact=absence.live)
+        typed_key = checked_cast(
+            col(found.name), found.type, key.type, key.name, exact=absence.live
+        )
         values.append(named(typed_key, key.name))
     typed = select(*values).from_(table(rows.name))
     names = [col(k.name) for k in keys]
     there = select(*names, named(exp.true(), "_strandline_there")).from_(typed.subquery("k"))
-    return there.where(all_of(exp.Not(this=is_null(n.copy())) for n in names)).group_by(*(n.copy() for n in names))
+    return there.where(all_of(exp.Not(this=is_null(n.copy())) for n in names)).group_by(
+        *(n.copy() for n in names)
+    )
 
 
 def window_scope(bounds: Mapping[str, tuple[Any, Any]], target: Schema) -> exp.Expr | None:
@@ -76,7 +80,11 @@ def window_scope(bounds: Mapping[str, tuple[Any, Any]], target: Schema) -> exp.E
         column = target.get(name)
         if column is not None:
             parts.append(
-                exp.Between(this=col(column.name), low=cast(lit(low), column.type), high=cast(lit(high), column.type))
+                exp.Between(
+                    this=col(column.name),
+                    low=cast(lit(low), column.type),
+                    high=cast(lit(high), column.type),
+                )
             )
     return all_of(parts) if parts else None
 

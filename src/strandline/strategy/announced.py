@@ -18,21 +18,36 @@ def announcing(rows: Relation, gone: Relation) -> exp.Query:
     """Both in one relation, told apart by a flag; the rows that come may announce deletes of their own."""
     columns = rows.schema.without(ANNOUNCED)
     flag = col(ANNOUNCED) if ANNOUNCED in rows.schema else exp.false()
-    come = select(*map(col, columns.names), named(flag, ANNOUNCED), named(exp.false(), ABSENT)).from_(table(rows.name))
-    values = [named(cast(col(c.name) if c.name in gone.schema else exp.null(), c.type), c.name) for c in columns]
-    went = select(*values, named(exp.true(), ANNOUNCED), named(exp.true(), ABSENT)).from_(table(gone.name))
+    come = select(
+        *map(col, columns.names), named(flag, ANNOUNCED), named(exp.false(), ABSENT)
+    ).from_(table(rows.name))
+    values = [
+        named(cast(col(c.name) if c.name in gone.schema else exp.null(), c.type), c.name)
+        for c in columns
+    ]
+    went = select(*values, named(exp.true(), ANNOUNCED), named(exp.true(), ABSENT)).from_(
+        table(gone.name)
+    )
     return exp.union(come, went, distinct=False)
 
 
 def held_keys(
-    target: Relation, roles: Mapping[str, str], notes: Relation, rows: Relation, keys: Sequence[Column]
+    target: Relation,
+    roles: Mapping[str, str],
+    notes: Relation,
+    rows: Relation,
+    keys: Sequence[Column],
 ) -> exp.Select:
     """The keys of living rows whose delete is held, unless a row of theirs has come: they are still gone."""
     stored = [c for k in keys if (c := target.schema.get(k.name))]
     hashed = key_hash_of(stored, [col(c.name, "t") for c in stored])
     come = select(lit(1)).from_(table(rows.name, "s"))
-    come = come.where(all_of(same(col(k.name, "s"), col(c.name, "t")) for k, c in zip(keys, stored, strict=True)))
-    values = [named(cast(col(c.name, "t"), k.type), k.name) for k, c in zip(keys, stored, strict=True)]
+    come = come.where(
+        all_of(same(col(k.name, "s"), col(c.name, "t")) for k, c in zip(keys, stored, strict=True))
+    )
+    values = [
+        named(cast(col(c.name, "t"), k.type), k.name) for k, c in zip(keys, stored, strict=True)
+    ]
     on = all_of([eq(hashed, col("key_hash", "n")), eq(col("state", "n"), lit("hold"))])
     held = select(*values).from_(table(target.name, "t")).join(table(notes.name, "n"), on=on)
     return held.where(all_of([living(roles, "t"), exp.Not(this=exp.Exists(this=come))]))
@@ -40,5 +55,9 @@ def held_keys(
 
 def together(one: Relation, other: Relation) -> exp.Query:
     """The keys of both, each once."""
-    values = [named(cast(col(o.name), c.type), c.name) for c in one.schema if (o := other.schema.get(c.name))]
+    values = [
+        named(cast(col(o.name), c.type), c.name)
+        for c in one.schema
+        if (o := other.schema.get(c.name))
+    ]
     return exp.union(rows_of(one), select(*values).from_(table(other.name)), distinct=True)

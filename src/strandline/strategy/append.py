@@ -44,7 +44,9 @@ class Reread:
     lows: Mapping[str, Any]
     marks: Sequence[str] = ()
     keys: Sequence[str] = ()
-    apart: Sequence[str] = ()  # metadata that keeps equal rows apart: those of another file came with that file
+    apart: Sequence[
+        str
+    ] = ()  # metadata that keeps equal rows apart: those of another file came with that file
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,11 @@ class Appending:
 
 def append(rows: Relation, fit: Fit, how: Appending) -> Proposal:
     """All rows are additions, but for those of a limited read that the table has already."""
-    tree = _additions(rows, fit, how.stamp) if how.reread is None else _new(rows, fit, how.reread, how.stamp)
+    tree = (
+        _additions(rows, fit, how.stamp)
+        if how.reread is None
+        else _new(rows, fit, how.reread, how.stamp)
+    )
     columns = fit.columns.plus(Column(how.stamp.column, "bigint")) if how.stamp else fit.columns
     roles = {"batch_id": how.stamp.column} if how.stamp else {}
     return Proposal(tree, columns, partition_by=how.partition_by, roles=roles, lazy=how.first)
@@ -92,25 +98,52 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
     keys = [c.name for k in reread.keys if (c := fit.columns.get(k))]
     come = select(*_values(rows, fit.columns)).from_(table(rows.name))
     several = [named(over(exp.Count(this=exp.Star()), keys), _ROWS)] if keys else []
-    come = select(*(col(n) for n in fit.columns.names), named(_copy(names), _COPY), *several).from_(come.subquery("r"))
-    there, rank, clock = _range(reread, fit.columns), [_RANK] if keys else [], _clock(reread, rows, stamp)
+    come = select(*(col(n) for n in fit.columns.names), named(_copy(names), _COPY), *several).from_(
+        come.subquery("r")
+    )
+    there, rank, clock = (
+        _range(reread, fit.columns),
+        [_RANK] if keys else [],
+        _clock(reread, rows, stamp),
+    )
     if keys:
         there = _ranked(reread, there, clock, [*reread.keys, *reread.apart])
     there = select(*_values(reread.target, compared), *map(col, rank)).from_(there.subquery("g"))
-    there = select(*map(col, [*names, *rank]), named(_copy(names, rank), _COPY)).from_(there.subquery("u"))
-    on = [*(same(col(n, OUTER), col(n, "t")) for n in names), eq(col(_COPY, OUTER), col(_COPY, "t"))]
-    if keys:  # a key that comes with several rows has no newest one: all that the table has of it counts
-        on.append(any_of([exp.GT(this=col(_ROWS, OUTER), expression=lit(1)), eq(col(_RANK, "t"), lit(1))]))
+    there = select(*map(col, [*names, *rank]), named(_copy(names, rank), _COPY)).from_(
+        there.subquery("u")
+    )
+    on = [
+        *(same(col(n, OUTER), col(n, "t")) for n in names),
+        eq(col(_COPY, OUTER), col(_COPY, "t")),
+    ]
+    if (
+        keys
+    ):  # a key that comes with several rows has no newest one: all that the table has of it counts
+        on.append(
+            any_of([exp.GT(this=col(_ROWS, OUTER), expression=lit(1)), eq(col(_RANK, "t"), lit(1))])
+        )
     have = select(lit(1)).from_(there.subquery("t")).where(all_of(on))
     stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
-    lacked = [c for c in fit.columns if c.fold not in METADATA and c.name not in rows.schema] if keys else []
+    lacked = (
+        [c for c in fit.columns if c.fold not in METADATA and c.name not in rows.schema]
+        if keys
+        else []
+    )
     values = {c.name: named(_known(c), c.name) for c in lacked}
-    out = select(*(values.get(n, col(n, OUTER)) for n in fit.columns.names), *stamped, named(lit("insert"), ACTION))
+    out = select(
+        *(values.get(n, col(n, OUTER)) for n in fit.columns.names),
+        *stamped,
+        named(lit("insert"), ACTION),
+    )
     out = out.from_(come.subquery(OUTER)).where(exp.Not(this=exp.Exists(this=have)))
     if not lacked:
         return out
     last = _last(reread, keys, lacked, clock)
-    return out.join(last.subquery("l"), on=all_of(same(col(k, OUTER), col(k, "l")) for k in keys), join_type="left")
+    return out.join(
+        last.subquery("l"),
+        on=all_of(same(col(k, OUTER), col(k, "l")) for k in keys),
+        join_type="left",
+    )
 
 
 def _compared(columns: Iterable[Column], reread: Reread) -> list[Column]:
@@ -143,7 +176,9 @@ def _clock(reread: Reread, rows: Relation, stamp: Stamp | None) -> list[str]:
     return [c.name for n in wanted if (c := reread.target.schema.get(n))]
 
 
-def _ranked(reread: Reread, rows: exp.Select, clock: Sequence[str], within: Sequence[str]) -> exp.Select:
+def _ranked(
+    reread: Reread, rows: exp.Select, clock: Sequence[str], within: Sequence[str]
+) -> exp.Select:
     """Rows of the table with their rank among those of their key: 1 for what was appended last, as far as one can tell.
 
     Where no column says when that was, it is the state with the most copies, then the highest mark: each state was
@@ -156,7 +191,9 @@ def _ranked(reread: Reread, rows: exp.Select, clock: Sequence[str], within: Sequ
 
     every = schema.names
     if not clock:
-        copies = named(over(exp.Count(this=exp.Star()), [c.name for c in _compared(schema, reread)]), _COPIES)
+        copies = named(
+            over(exp.Count(this=exp.Star()), [c.name for c in _compared(schema, reread)]), _COPIES
+        )
         rows = select(*map(col, every), copies).from_(rows.subquery("w"))
         clock = [_COPIES, *spelled(reread.marks)]
     newest = [ordered(col(n), desc=True) for n in clock]
@@ -170,12 +207,16 @@ def _known(column: Column) -> exp.Expr:
     return case((alone, col(column.name, "l")), default=cast(exp.null(), column.type))
 
 
-def _last(reread: Reread, keys: Sequence[str], lacked: Sequence[Column], clock: Sequence[str]) -> exp.Select:
+def _last(
+    reread: Reread, keys: Sequence[str], lacked: Sequence[Column], clock: Sequence[str]
+) -> exp.Select:
     """Of every key in the table what was appended last, wherever its mark lies; NULL where that is not one value."""
     whole = select(*(col(n) for n in reread.target.schema.names)).from_(table(reread.target.name))
     ranked = _ranked(reread, whole, clock, reread.keys)
     values = [named(_agreed(c), c.name) for c in lacked]
-    last = select(*map(col, keys), *values).from_(ranked.subquery("k")).where(eq(col(_RANK), lit(1)))
+    last = (
+        select(*map(col, keys), *values).from_(ranked.subquery("k")).where(eq(col(_RANK), lit(1)))
+    )
     return last.group_by(*map(col, keys))
 
 
@@ -205,8 +246,14 @@ def difference(slice_: Relation, target: Relation, columns: Schema) -> exp.Selec
     grouped = grouped.from_(exp.union(*sides, distinct=False).subquery("b"))
     grouped = grouped.group_by(*(col(c.name) for c in compared)) if compared else grouped
     zero, n = exp.Literal.number(0), col("_n")
-    come = exp.Sum(this=exp.Case(ifs=[exp.If(this=exp.GT(this=n, expression=zero), true=n)], default=zero))
-    go = exp.Sum(this=exp.Case(ifs=[exp.If(this=exp.LT(this=n, expression=zero), true=exp.Neg(this=n))], default=zero))
+    come = exp.Sum(
+        this=exp.Case(ifs=[exp.If(this=exp.GT(this=n, expression=zero), true=n)], default=zero)
+    )
+    go = exp.Sum(
+        this=exp.Case(
+            ifs=[exp.If(this=exp.LT(this=n, expression=zero), true=exp.Neg(this=n))], default=zero
+        )
+    )
     counts = [
         named(cast(exp.Coalesce(this=s, expressions=[zero]), "bigint"), name)
         for s, name in ((come, "come"), (go, "go"))
@@ -218,14 +265,19 @@ def partitionable(rows: Relation, partition_by: Sequence[str]) -> exp.Select:
     """The rows, with an error for what Delta would read back as NULL: an empty text in a partition column."""
     parts = {p.casefold() for p in partition_by}
     values = [
-        named(_not_empty(c) if c.fold in parts and family(c.type) == "text" else col(c.name), c.name)
+        named(
+            _not_empty(c) if c.fold in parts and family(c.type) == "text" else col(c.name), c.name
+        )
         for c in rows.schema
     ]
     return select(*values).from_(table(rows.name))
 
 
 def _not_empty(column: Column) -> exp.Expr:
-    return case((eq(col(column.name), lit("")), fault("partition", lit(column.name))), default=col(column.name))
+    return case(
+        (eq(col(column.name), lit("")), fault("partition", lit(column.name))),
+        default=col(column.name),
+    )
 
 
 def _side(relation: Relation, columns: list[Column], weight: int) -> exp.Select:
@@ -234,12 +286,17 @@ def _side(relation: Relation, columns: list[Column], weight: int) -> exp.Select:
 
 def _additions(rows: Relation, fit: Fit, stamp: Stamp | None) -> exp.Select:
     stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
-    return select(*_values(rows, fit.columns), *stamped, named(lit("insert"), ACTION)).from_(table(rows.name))
+    return select(*_values(rows, fit.columns), *stamped, named(lit("insert"), ACTION)).from_(
+        table(rows.name)
+    )
 
 
 def _values(rows: Relation, columns: Iterable[Column]) -> list[exp.Alias]:
     """The columns to write, from rows that may spell them in other case, or lack them."""
     return [
-        named(cast(col(come.name) if (come := rows.schema.get(c.name)) else exp.null(), c.type), c.name)
+        named(
+            cast(col(come.name) if (come := rows.schema.get(c.name)) else exp.null(), c.type),
+            c.name,
+        )
         for c in columns
     ]

@@ -86,10 +86,14 @@ class ChangeSet:
     partition_by: tuple[str, ...]
     roles: Mapping[str, str]
     counts: Counts | None  # None: lazily evaluated, counted by the commit
-    ranges: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # where the replaced keys lie
+    ranges: Mapping[str, tuple[Any, Any]] = field(
+        default_factory=dict
+    )  # where the replaced keys lie
     hard: bool = False
     drops: bool = False
-    base: int | None = None  # the only version of the table on which it may be committed; None: on any
+    base: int | None = (
+        None  # the only version of the table on which it may be committed; None: on any
+    )
     seen: int | None = None  # the version that was looked at; what has come since may make it void
 
     @property
@@ -101,12 +105,18 @@ class ChangeSet:
         if self.removals is Removals.NOTHING:
             return True
         c = self.counts
-        return self.removals is Removals.REPLACED and c is not None and not (c.updated or c.deleted or c.reopened)
+        return (
+            self.removals is Removals.REPLACED
+            and c is not None
+            and not (c.updated or c.deleted or c.reopened)
+        )
 
     @property
     def replaces_only(self) -> bool:
         """Has every addition a stored row that it replaces or touches? A history gets new ones with every change."""
-        return self.counts is not None and not self.counts.inserted and "valid_from" not in self.roles
+        return (
+            self.counts is not None and not self.counts.inserted and "valid_from" not in self.roles
+        )
 
     @property
     def removing(self) -> tuple[str, ...]:
@@ -120,8 +130,17 @@ class ChangeSet:
         return [name for role, name in self.roles.items() if role not in fixed]
 
 
-_VERBS = {"inserted": ("insert",), "updated": ("update",), "deleted": ("delete",), "unchanged": ("unchanged",)}
-_RANGED = ("integer", "date", "text")  # the kinds of keys whose files a table format can tell apart by their range
+_VERBS = {
+    "inserted": ("insert",),
+    "updated": ("update",),
+    "deleted": ("delete",),
+    "unchanged": ("unchanged",),
+}
+_RANGED = (
+    "integer",
+    "date",
+    "text",
+)  # the kinds of keys whose files a table format can tell apart by their range
 
 
 def measures() -> dict[str, exp.Expr]:
@@ -137,7 +156,10 @@ def range_measures(proposal: Proposal) -> dict[str, exp.Expr]:
         if column and family(column.type) in _RANGED:
             there = one_of(col(ACTION), ("update", "amend", "recall", "reopen", DROP, *TOUCHING))
             replaced = case((there, col(column.name)), default=exp.null())
-            found |= {f"low {key}": exp.Min(this=replaced), f"high {key}": exp.Max(this=replaced.copy())}
+            found |= {
+                f"low {key}": exp.Min(this=replaced),
+                f"high {key}": exp.Max(this=replaced.copy()),
+            }
             null = exp.and_(there.copy(), exp.Is(this=col(column.name), expression=exp.null()))
             found[f"null {key}"] = count_where(null)
     return found
@@ -161,13 +183,22 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
         return come
     there = target.schema
     stay = select(
-        *(named(cast(col(c.name, OUTER) if c.name in there else exp.null(), c.type), c.name) for c in changes.columns)
+        *(
+            named(cast(col(c.name, OUTER) if c.name in there else exp.null(), c.type), c.name)
+            for c in changes.columns
+        )
     ).from_(table(target.name, OUTER))
     if changes.removals is Removals.NOTHING:
         return exp.union(stay, come, distinct=False)
-    match = select(lit(1)).from_(table(changes.additions.name, "c")).where(same_keys(changes.keys, "c", OUTER))
+    match = (
+        select(lit(1))
+        .from_(table(changes.additions.name, "c"))
+        .where(same_keys(changes.keys, "c", OUTER))
+    )
     stay = stay.where(exp.Not(this=exp.Exists(this=match)))
-    return exp.union(exp.union(stay, come, distinct=False), _touched_rows(changes, target), distinct=False)
+    return exp.union(
+        exp.union(stay, come, distinct=False), _touched_rows(changes, target), distinct=False
+    )
 
 
 def _touched_rows(changes: ChangeSet, target: Relation) -> exp.Select:
@@ -176,7 +207,11 @@ def _touched_rows(changes: ChangeSet, target: Relation) -> exp.Select:
     values = [
         named(
             cast(
-                col(c.name, "c") if c.fold in touched else col(c.name, "t") if c.name in target.schema else exp.null(),
+                col(c.name, "c")
+                if c.fold in touched
+                else col(c.name, "t")
+                if c.name in target.schema
+                else exp.null(),
                 c.type,
             ),
             c.name,
@@ -185,21 +220,32 @@ def _touched_rows(changes: ChangeSet, target: Relation) -> exp.Select:
     ]
     verbs = tuple(v for v in TOUCHING if not (changes.hard and v == "delete"))
     on = all_of([same_keys(changes.keys, "c", "t"), one_of(col(ACTION, "c"), verbs)])
-    return select(*values).from_(table(target.name, "t")).join(table(changes.additions.name, "c"), on=on)
+    return (
+        select(*values)
+        .from_(table(target.name, "t"))
+        .join(table(changes.additions.name, "c"), on=on)
+    )
 
 
 def match(changes: ChangeSet, stored: str, come: str) -> exp.Expr:
     """Which stored row an addition replaces: by its locator, and by literal bounds that let whole files be skipped."""
     bounds = [
-        exp.Between(this=col(key, stored), low=lit(low), high=lit(high)) for key, (low, high) in changes.ranges.items()
+        exp.Between(this=col(key, stored), low=lit(low), high=lit(high))
+        for key, (low, high) in changes.ranges.items()
     ]
     # a key that has a range holds no NULL among the rows to replace, and plain equality is the cheaper join
-    same = [(eq if key in changes.ranges else same_values)(col(key, come), col(key, stored)) for key in changes.keys]
+    same = [
+        (eq if key in changes.ranges else same_values)(col(key, come), col(key, stored))
+        for key in changes.keys
+    ]
     return all_of([*same, *bounds])
 
 
 def evaluated(
-    proposal: Proposal, additions: Relation, counts: Counts | None, ranges: Mapping[str, tuple[Any, Any]] | None = None
+    proposal: Proposal,
+    additions: Relation,
+    counts: Counts | None,
+    ranges: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> ChangeSet:
     return ChangeSet(
         additions,

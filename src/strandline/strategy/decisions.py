@@ -73,7 +73,9 @@ def decision_measures() -> dict[str, exp.Expr]:
 
 
 def _unapproved() -> exp.Expr:
-    return exp.NEQ(this=exp.Coalesce(this=col(NOTE), expressions=[lit("")]), expression=lit("approved"))
+    return exp.NEQ(
+        this=exp.Coalesce(this=col(NOTE), expressions=[lit("")]), expression=lit("approved")
+    )
 
 
 def counts_of(measured: Mapping[str, Any], keeping: Keeping, *, applied: bool) -> Counts:
@@ -81,7 +83,14 @@ def counts_of(measured: Mapping[str, Any], keeping: Keeping, *, applied: bool) -
     m = measured
     if applied:
         buried = 0 if keeping.hard else m["buried"]
-        return Counts(m["inserted"] + buried, m["updated"], m["deleted"], m["unchanged"], m["reopened"], m["open"])
+        return Counts(
+            m["inserted"] + buried,
+            m["updated"],
+            m["deleted"],
+            m["unchanged"],
+            m["reopened"],
+            m["open"],
+        )
     return Counts(
         inserted=m["inserted"] + m["buried"],
         updated=m["updated"],
@@ -104,17 +113,24 @@ def additions(decided: Relation, q: Question, *, applied: bool) -> exp.Select:
     dropped = ("unchanged", "stay", *(("bury",) if q.keeping.hard else ()))
     values = [col(c.name) for c in q.fit.columns]
     hashed = [col(q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    spoken = select(*values, *hashed, *map(col, (VERSION, GONE)), named(verb, _VERB)).from_(table(decided.name))
+    spoken = select(*values, *hashed, *map(col, (VERSION, GONE)), named(verb, _VERB)).from_(
+        table(decided.name)
+    )
     rows = _versions(spoken) if q.keeping.history else spoken
     system = [named(_system(q, role), name) for role, name in q.keeping.roles.items()]
     shown = case(*_shown(q), default=col(_VERB))
-    outer = select(*(v.copy() for v in values), *system, named(shown, ACTION)).from_(rows.subquery("v"))
+    outer = select(*(v.copy() for v in values), *system, named(shown, ACTION)).from_(
+        rows.subquery("v")
+    )
     return outer.where(negate(one_of(col(_VERB), dropped)))
 
 
 def _shown(q: Question) -> list[tuple[exp.Expr, exp.Expr]]:
     """The verbs that the table is told: what is decided in many ways is written in few."""
-    found = [(eq(col(_VERB), lit("bury")), lit("insert")), (one_of(col(_VERB), ("amend", "recall")), lit("update"))]
+    found = [
+        (eq(col(_VERB), lit("bury")), lit("insert")),
+        (one_of(col(_VERB), ("amend", "recall")), lit("update")),
+    ]
     if q.sequence is not None:  # a delete that was announced also writes when that was
         found.append((all_of([eq(col(_VERB), lit("delete")), col(GONE)]), lit("update")))
     return found
@@ -143,7 +159,9 @@ def _system(q: Question, role: str) -> exp.Expr:
         case "is_current":
             return negate(ends)
         case "valid_from":
-            return case((one_of(col(_VERB), ("close", "delete", "amend")), col(VERSION)), default=at)
+            return case(
+                (one_of(col(_VERB), ("close", "delete", "amend")), col(VERSION)), default=at
+            )
         case "valid_to":
             return case((ends, at), default=cast(lit(q.keeping.open_end), "timestamp"))
     return at
@@ -157,7 +175,16 @@ def proposal(q: Question, partition_by: tuple[str, ...]) -> Proposal:
         locator += (q.keeping.roles["valid_from"],)
     lazy = q.target is None and (q.absence is None or not q.absence.live)
     roles = dict(q.keeping.roles)
-    return Proposal(decide(q), columns, Removals.REPLACED, locator, partition_by, roles, q.keeping.hard, lazy=lazy)
+    return Proposal(
+        decide(q),
+        columns,
+        Removals.REPLACED,
+        locator,
+        partition_by,
+        roles,
+        q.keeping.hard,
+        lazy=lazy,
+    )
 
 
 def all_versions(gone: Relation, q: Question) -> exp.Select:
@@ -166,10 +193,18 @@ def all_versions(gone: Relation, q: Question) -> exp.Select:
     assert target is not None
     there = {c.fold for c in target.schema}
     columns = [*q.fit.columns, *q.keeping.columns]
-    values = [named(col(c.name, OUTER) if c.fold in there else cast(exp.null(), c.type), c.name) for c in columns]
+    values = [
+        named(col(c.name, OUTER) if c.fold in there else cast(exp.null(), c.type), c.name)
+        for c in columns
+    ]
     hit = select(lit(1)).from_(table(gone.name, "g"))
     hit = hit.where(
-        all_of([*(same(col(c.name, "g"), col(c.name, OUTER)) for c in q.keys), eq(col(ACTION, "g"), lit("delete"))])
+        all_of(
+            [
+                *(same(col(c.name, "g"), col(c.name, OUTER)) for c in q.keys),
+                eq(col(ACTION, "g"), lit("delete")),
+            ]
+        )
     )
     rows = select(*values, named(lit("delete"), ACTION)).from_(table(target.name, OUTER))
     return rows.where(exp.Exists(this=hit))

@@ -17,4 +17,9 @@ def duplicates(rows: Relation, keys: Sequence[str], limit: int) -> exp.Select:
     groups = groups.having(exp.GT(this=exp.Count(this=exp.Star()), expression=lit(1)))
     total = named(exp.Window(this=exp.Count(this=exp.Star())), "n")
     order = [exp.Ordered(this=c.copy(), nulls_first=True) for c in columns]
-    return select(*(c.copy() for c in columns), total).from_(groups.subquery("g")).order_by(*order).limit(limit)
+    return (
+        select(*(c.copy() for c in columns), total)
+        .from_(groups.subquery("g"))
+        .order_by(*order)
+        .limit(limit)
+    )

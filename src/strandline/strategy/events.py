@@ -41,7 +41,12 @@ from strandline.types import Column, Relation, Schema
 ROLES = {"instant": "_instant", "kind": "_kind", "batch_id": "_batch_id", "row_hash": "_row_hash"}
 """What the table of events keeps besides the slice's columns."""
 INSTANT, KIND, BATCH, HASH = ROLES.values()
-SYSTEM = (Column(INSTANT, "timestamp"), Column(KIND, "string"), Column(BATCH, "bigint"), Column(HASH, "bigint"))
+SYSTEM = (
+    Column(INSTANT, "timestamp"),
+    Column(KIND, "string"),
+    Column(BATCH, "bigint"),
+    Column(HASH, "bigint"),
+)
 UPSERT, DELETE = "upsert", "delete"
 TIMES = ("timestamp", "timestamp_ntz", "date")
 _RANK, _FRESH, _WORD = "_strandline_rank", "_strandline_fresh", "_strandline_word"
@@ -68,13 +73,20 @@ class Course:
         return [c for c in self.columns if c.fold not in METADATA]
 
 
-def slice_events(rows: Relation, course: Course, gone: exp.Expr | None, *, ignore: bool) -> exp.Select:
+def slice_events(
+    rows: Relation, course: Course, gone: exp.Expr | None, *, ignore: bool
+) -> exp.Select:
     """The rows of a slice as events; `gone` is the condition by which a row announces a delete."""
-    kind = case((is_true(gone), lit(DELETE)), default=lit(UPSERT)) if gone is not None else lit(UPSERT)
+    kind = (
+        case((is_true(gone), lit(DELETE)), default=lit(UPSERT)) if gone is not None else lit(UPSERT)
+    )
     when = rows.schema.get(course.effective_at)
     assert when is not None
     values = [
-        named(cast(col(come.name) if (come := rows.schema.get(c.name)) else exp.null(), c.type), c.name)
+        named(
+            cast(col(come.name) if (come := rows.schema.get(c.name)) else exp.null(), c.type),
+            c.name,
+        )
         for c in course.columns
     ]
     tree = select(*values, named(cast(col(when.name), "timestamp"), INSTANT), named(kind, KIND))
@@ -87,14 +99,20 @@ def filled(come: exp.Query, stored: Relation, course: Course, kept: Sequence[str
     names = [*course.columns.names, INSTANT, KIND]
     number = named(over(exp.RowNumber(), [], [ordered(col(INSTANT))]), _RANK)
     numbered = select(*map(col, names), number).from_(come.subquery("c"))
-    known = select(*values_of(stored, course)).from_(table(stored.name, OUTER)).where(eq(col(KIND, OUTER), lit(UPSERT)))
+    known = (
+        select(*values_of(stored, course))
+        .from_(table(stored.name, OUTER))
+        .where(eq(col(KIND, OUTER), lit(UPSERT)))
+    )
     until = exp.LTE(this=col(INSTANT, "o"), expression=col(INSTANT, "n"))
     on = all_of([*(same(col(k, "n"), col(k, "o")) for k in course.keys), until])
     lacks = {k.casefold() for k in kept}
     values = [named(col(n, "o" if n.casefold() in lacks else "n"), n) for n in names]
     order = [exp.Ordered(this=col(INSTANT, "o"), desc=True, nulls_first=False)]
     order += [exp.Ordered(**{**t.args, "this": _of(t.this, "o")}) for t in weight(course)]
-    newest_ = exp.Window(this=exp.RowNumber(), partition_by=[col(_RANK, "n")], order=exp.Order(expressions=order))
+    newest_ = exp.Window(
+        this=exp.RowNumber(), partition_by=[col(_RANK, "n")], order=exp.Order(expressions=order)
+    )
     joined = select(*values, named(newest_, _FRESH)).from_(numbered.subquery("n"))
     joined = joined.join(known.subquery("o"), on=on, join_type="left")
     return select(*map(col, names)).from_(joined.subquery("j")).where(eq(col(_FRESH), lit(1)))
@@ -102,7 +120,9 @@ def filled(come: exp.Query, stored: Relation, course: Course, kept: Sequence[str
 
 def _of(tree: exp.Expr, alias: str) -> exp.Expr:
     """An expression over the columns of one side of a join."""
-    return tree.transform(lambda node: col(node.name, alias) if isinstance(node, exp.Column) else node)
+    return tree.transform(
+        lambda node: col(node.name, alias) if isinstance(node, exp.Column) else node
+    )
 
 
 def fresh(come: exp.Query, stored: Relation | None, course: Course) -> exp.Select:
@@ -112,17 +132,28 @@ def fresh(come: exp.Query, stored: Relation | None, course: Course) -> exp.Selec
     hashed = hashed.from_(come.subquery("c"))
     apart = [c.name for c in course.told if not hashable(c) and family(c.type) != "map"]
     metadata = [ordered(col(c.name)) for c in course.columns if c.fold in METADATA]
-    copy = over(exp.RowNumber(), [*course.keys, INSTANT, KIND, HASH, *apart], metadata or [ordered(col(HASH))])
+    copy = over(
+        exp.RowNumber(),
+        [*course.keys, INSTANT, KIND, HASH, *apart],
+        metadata or [ordered(col(HASH))],
+    )
     ranked = select(*map(col, names), col(INSTANT), col(KIND), col(HASH), named(copy, _RANK))
     ranked = ranked.from_(hashed.subquery("h"))
     batch = named(cast(lit(course.batch), "bigint"), BATCH)
-    tree = select(*(named(col(n, OUTER), n) for n in (*names, INSTANT, KIND)), batch, named(col(HASH, OUTER), HASH))
+    tree = select(
+        *(named(col(n, OUTER), n) for n in (*names, INSTANT, KIND)),
+        batch,
+        named(col(HASH, OUTER), HASH),
+    )
     tree = tree.from_(ranked.subquery(OUTER)).where(eq(col(_RANK, OUTER), lit(1)))
     if stored is None:
         return tree
     there = [same(col(k, OUTER), col(k, "s")) for k in course.keys]
     there += [eq(col(n, OUTER), col(n, "s")) for n in (INSTANT, KIND, HASH)]
-    there += [same(col(n, OUTER), col(n, "s")) if n in stored.schema else is_null(col(n, OUTER)) for n in apart]
+    there += [
+        same(col(n, OUTER), col(n, "s")) if n in stored.schema else is_null(col(n, OUTER))
+        for n in apart
+    ]
     have = select(lit(1)).from_(table(stored.name, "s")).where(all_of(there))
     return tree.where(exp.Not(this=exp.Exists(this=have)))
 
@@ -133,7 +164,11 @@ def weight(course: Course) -> list[exp.Ordered]:
     if sequence:  # which a delete that a run found out does not have
         sequence.insert(0, ordered(case((_found_out(course), lit(0)), default=lit(1))))
     values = [ordered(col(c.name), desc=True) for c in course.told if family(c.type) != "map"]
-    zeros = [ordered(cast(col(c.name), "string"), desc=True) for c in course.told if family(c.type) == "float"]
+    zeros = [
+        ordered(cast(col(c.name), "string"), desc=True)
+        for c in course.told
+        if family(c.type) == "float"
+    ]
     return [*sequence, ordered(col(KIND)), *values, *zeros]  # `delete` stands before `upsert`
 
 
@@ -145,13 +180,17 @@ def _found_out(course: Course) -> exp.Expr:
 def newest(come: Relation, course: Course) -> exp.Select:
     """The keys of a slice, each once, and whether the newest that it says of them is a delete."""
     order = [ordered(col(INSTANT), desc=True), *weight(course)]
-    ranked = select(*map(col, course.keys), col(KIND), named(over(exp.RowNumber(), course.keys, order), _RANK))
+    ranked = select(
+        *map(col, course.keys), col(KIND), named(over(exp.RowNumber(), course.keys, order), _RANK)
+    )
     gone = named(eq(col(KIND), lit(DELETE)), GONE)
     tree = select(*map(col, course.keys), gone).from_(ranked.from_(table(come.name)).subquery("r"))
     return tree.where(eq(col(_RANK), lit(1)))
 
 
-def of_keys(events: Relation, keys: Relation, course: Course, columns: Sequence[exp.Expr]) -> exp.Select:
+def of_keys(
+    events: Relation, keys: Relation, course: Course, columns: Sequence[exp.Expr]
+) -> exp.Select:
     """The events of certain keys; columns that came later than the table are NULL in it."""
     have = select(lit(1)).from_(table(keys.name, "k"))
     have = have.where(all_of(same(col(k, "k"), col(k, OUTER)) for k in course.keys))
@@ -177,64 +216,109 @@ def words(decided: Relation, course: Course, *, applied: bool) -> exp.Select:
     gone = one_of(verb, ("delete", "bury"))
     # the live source does not have it, and news of it came in: it was dead before and stays so
     still = all_of(
-        [col(WAS), is_true(col(IN)), negate(is_true(col(SEEN))), negate(col(GONE)), eq(col(ACTION), lit("stay"))]
+        [
+            col(WAS),
+            is_true(col(IN)),
+            negate(is_true(col(SEEN))),
+            negate(col(GONE)),
+            eq(col(ACTION), lit("stay")),
+        ]
     )
     back = all_of([is_true(col(SEEN)), any_of([col(WAS), one_of(col(ACTION), ("insert",))])])
-    word = case((any_of([gone, still]), lit(DELETE)), (back, lit(UPSERT)), default=cast(exp.null(), "string"))
+    word = case(
+        (any_of([gone, still]), lit(DELETE)),
+        (back, lit(UPSERT)),
+        default=cast(exp.null(), "string"),
+    )
     told = select(*map(col, course.keys), named(word, _WORD)).from_(table(decided.name))
-    return select(*map(col, course.keys), col(_WORD)).from_(told.subquery("d")).where(negate(is_null(col(_WORD))))
+    return (
+        select(*map(col, course.keys), col(_WORD))
+        .from_(told.subquery("d"))
+        .where(negate(is_null(col(_WORD))))
+    )
 
 
 def found(said: Relation, come: Relation, stored: Relation | None, course: Course) -> exp.Select:
     """Events at batch time for what evidence says and the events do not: a living key is gone, a dead one is there."""
-    known: exp.Query = of_keys(come, said, course, [*values_of(come, course), named(exp.true(), _FRESH)])
+    known: exp.Query = of_keys(
+        come, said, course, [*values_of(come, course), named(exp.true(), _FRESH)]
+    )
     if stored is not None:
-        old = of_keys(stored, said, course, [*values_of(stored, course), named(exp.false(), _FRESH)])
+        old = of_keys(
+            stored, said, course, [*values_of(stored, course), named(exp.false(), _FRESH)]
+        )
         known = exp.union(known, old, distinct=False)
     state = known_state(known, course)
     on = all_of(same(col(k, "w"), col(k, "l")) for k in course.keys)
     both = table(said.name, "w")
-    alive = any_of([is_null(col(_DOWN, "l")), exp.GT(this=col(_UP, "l"), expression=col(_DOWN, "l"))])
+    alive = any_of(
+        [is_null(col(_DOWN, "l")), exp.GT(this=col(_UP, "l"), expression=col(_DOWN, "l"))]
+    )
     goes = all_of([eq(col(_WORD, "w"), lit(DELETE)), negate(is_null(col(_UP, "l"))), alive])
     dead = any_of([is_null(col(_UP, "l")), exp.GTE(this=col(_DOWN, "l"), expression=col(_UP, "l"))])
     # a delete that is announced for later may well be seen until then; one that was found by its absence is refuted
     past = exp.LT(this=col(_DOWN, "l"), expression=lit(course.at))
     refuted = any_of([past, is_true(eq(col(_MISSED, "l"), col(_DOWN, "l")))])
-    comes = all_of([eq(col(_WORD, "w"), lit(UPSERT)), eq(col(KIND, "l"), lit(UPSERT)), refuted, dead])
+    comes = all_of(
+        [eq(col(_WORD, "w"), lit(UPSERT)), eq(col(KIND, "l"), lit(UPSERT)), refuted, dead]
+    )
     keys = {k.casefold() for k in course.keys}
     values = [
         named(
-            col(c.name, "l") if c.fold in keys else case((comes.copy(), col(c.name, "l")), default=exp.null()), c.name
+            col(c.name, "l")
+            if c.fold in keys
+            else case((comes.copy(), col(c.name, "l")), default=exp.null()),
+            c.name,
         )
         for c in course.columns
     ]
     # a version that begins only later is over before it begins, and comes back right after that
-    instant = case((goes.copy(), _at_least(course, col(_UP, "l"))), default=_at_least(course, _next(col(_DOWN, "l"))))
+    instant = case(
+        (goes.copy(), _at_least(course, col(_UP, "l"))),
+        default=_at_least(course, _next(col(_DOWN, "l"))),
+    )
     tree = select(*values, named(instant, INSTANT), named(col(_WORD, "w"), KIND)).from_(both)
     return tree.join(state.subquery("l"), on=on).where(any_of([goes, comes]))
 
 
 def _at_least(course: Course, other: exp.Expr) -> exp.Expr:
     """Batch time, or a later instant."""
-    return exp.Greatest(this=lit(course.at), expressions=[exp.Coalesce(this=other, expressions=[lit(course.at)])])
+    return exp.Greatest(
+        this=lit(course.at), expressions=[exp.Coalesce(this=other, expressions=[lit(course.at)])]
+    )
 
 
 def _next(instant: exp.Expr) -> exp.Expr:
     """The instant after this one."""
-    return exp.Add(this=instant, expression=exp.Interval(this=exp.Literal.string("1"), unit=exp.var("MICROSECOND")))
+    return exp.Add(
+        this=instant,
+        expression=exp.Interval(this=exp.Literal.string("1"), unit=exp.var("MICROSECOND")),
+    )
 
 
 def known_state(known: exp.Query, course: Course) -> exp.Select:
     """Per key the last upsert and the last delete, and the values to come back with: of this slice, else the last."""
     names = [*course.columns.names, KIND]
     down = eq(col(KIND), lit(DELETE))
-    which = {_UP: eq(col(KIND), lit(UPSERT)), _DOWN: down, _MISSED: all_of([down.copy(), _found_out(course)])}
+    which = {
+        _UP: eq(col(KIND), lit(UPSERT)),
+        _DOWN: down,
+        _MISSED: all_of([down.copy(), _found_out(course)]),
+    }
     last = {
         name: over(exp.Max(this=case((condition, col(INSTANT)), default=exp.null())), course.keys)
         for name, condition in which.items()
     }
-    order = [ordered(col(KIND), desc=True), ordered(col(_FRESH), desc=True), ordered(col(INSTANT), desc=True)]
+    order = [
+        ordered(col(KIND), desc=True),
+        ordered(col(_FRESH), desc=True),
+        ordered(col(INSTANT), desc=True),
+    ]
     rank = over(exp.RowNumber(), course.keys, [*order, *weight(course)])
     facts = [named(tree, name) for name, tree in last.items()]
     ranked = select(*map(col, names), *facts, named(rank, _RANK)).from_(known.subquery("e"))
-    return select(*map(col, (*names, *which))).from_(ranked.subquery("r")).where(eq(col(_RANK), lit(1)))
+    return (
+        select(*map(col, (*names, *which)))
+        .from_(ranked.subquery("r"))
+        .where(eq(col(_RANK), lit(1)))
+    )

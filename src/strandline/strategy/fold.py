@@ -42,10 +42,17 @@ from strandline.types import Column, Relation
 
 KEY_VERB = "_strandline_key_verb"
 """What became of a key as a whole, in one of its rows."""
-_BEFORE, _START, _FROM, _TO = "_strandline_before", "_strandline_start", "_strandline_from", "_strandline_to"
+_BEFORE, _START, _FROM, _TO = (
+    "_strandline_before",
+    "_strandline_start",
+    "_strandline_from",
+    "_strandline_to",
+)
 _NEXT, _ENDED, _LAST_DELETE = "_strandline_next_", "_strandline_ended", "_strandline_last_delete"
 _FOLDED, _FOUND, _OLD = "_strandline_folded", "_strandline_found", "_strandline_old_"
-_HAD, _WAS, _IS, _CHANGED, _FIRST = (f"_strandline_{n}" for n in ("had", "was", "is", "changed", "first"))
+_HAD, _WAS, _IS, _CHANGED, _FIRST = (
+    f"_strandline_{n}" for n in ("had", "was", "is", "changed", "first")
+)
 
 
 def versions(events: exp.Query, course: Course) -> exp.Select:
@@ -56,17 +63,30 @@ def versions(events: exp.Query, course: Course) -> exp.Select:
     names = course.columns.names
     line = [ordered(col(INSTANT))]
     begun = exp.Max(this=case((eq(col(_START), lit(1)), col(INSTANT)), default=exp.null()))
-    facts = [named(over(begun, course.keys, line), _FROM)]  # a running maximum: the newest start so far
-    facts += [named(over(exp.Lead(this=col(n)), course.keys, line), _NEXT + n) for n in (INSTANT, KIND, _START)]
+    facts = [
+        named(over(begun, course.keys, line), _FROM)
+    ]  # a running maximum: the newest start so far
+    facts += [
+        named(over(exp.Lead(this=col(n)), course.keys, line), _NEXT + n)
+        for n in (INSTANT, KIND, _START)
+    ]
     last_delete = [col(_LAST_DELETE)] if course.hard else []
-    placed = select(*map(col, names), col(KIND), *facts, *last_delete).from_(_started(events, course).subquery("s"))
+    placed = select(*map(col, names), col(KIND), *facts, *last_delete).from_(
+        _started(events, course).subquery("s")
+    )
     goes_on = all_of([eq(col(_NEXT + KIND), lit(UPSERT)), eq(col(_NEXT + _START), lit(0))])
     ended = is_true(eq(col(_NEXT + KIND), lit(DELETE)))
-    told = select(*map(col, names), col(_FROM), named(col(_NEXT + INSTANT), _TO), named(ended, _ENDED))
-    told = told.from_(placed.subquery("v")).where(all_of([eq(col(KIND), lit(UPSERT)), negate(is_true(goes_on))]))
+    told = select(
+        *map(col, names), col(_FROM), named(col(_NEXT + INSTANT), _TO), named(ended, _ENDED)
+    )
+    told = told.from_(placed.subquery("v")).where(
+        all_of([eq(col(KIND), lit(UPSERT)), negate(is_true(goes_on))])
+    )
     if not course.hard:
         return told
-    kept = any_of([is_null(col(_LAST_DELETE)), exp.GT(this=col(_FROM), expression=col(_LAST_DELETE))])
+    kept = any_of(
+        [is_null(col(_LAST_DELETE)), exp.GT(this=col(_FROM), expression=col(_LAST_DELETE))]
+    )
     return told.where(kept)
 
 
@@ -78,7 +98,10 @@ def _started(events: exp.Query, course: Course) -> exp.Select:
     first = any_of([is_null(col(_BEFORE)), exp.LT(this=col(_BEFORE), expression=col(INSTANT))])
     winners = select(*map(col, names)).from_(lined.subquery("l")).where(first)
     line = [ordered(col(INSTANT))]
-    facts = [named(over(exp.Lag(this=col(n)), course.keys, line), _OLD + n) for n in (*course.tracked, KIND)]
+    facts = [
+        named(over(exp.Lag(this=col(n)), course.keys, line), _OLD + n)
+        for n in (*course.tracked, KIND)
+    ]
     deleted = exp.Max(this=case((eq(col(KIND), lit(DELETE)), col(INSTANT)), default=exp.null()))
     facts += [named(over(deleted, course.keys), _LAST_DELETE)] if course.hard else []
     beside = select(*map(col, names), *facts).from_(winners.subquery("w"))
@@ -93,14 +116,24 @@ def _started(events: exp.Query, course: Course) -> exp.Select:
 
 
 def changes(
-    folded: exp.Query, keys: Relation, target: Relation | None, fit: Fit, course: Course, roles: Mapping[str, str]
+    folded: exp.Query,
+    keys: Relation,
+    target: Relation | None,
+    fit: Fit,
+    course: Course,
+    roles: Mapping[str, str],
 ) -> exp.Select:
     """The versions of some keys beside those that the table has: a verb for each row, and one for each key."""
     columns = [*fit.columns.names, *roles.values()]
     joined = _joined(folded, keys, target, fit, course, roles)
     found = target.schema if target else None
     verb = _verb(found.names if found else (), fit, roles)
-    told = select(*map(col, columns), *map(col, (_FOLDED, _FOUND)), named(verb, ACTION), *_alive(target, roles))
+    told = select(
+        *map(col, columns),
+        *map(col, (_FOLDED, _FOUND)),
+        named(verb, ACTION),
+        *_alive(target, roles),
+    )
     told = told.from_(joined.subquery("j"))
     facts = [
         named(over(exp.Max(this=case((condition, lit(1)), default=lit(0))), course.keys), name)
@@ -112,19 +145,32 @@ def changes(
         )
     ]
     changed_first = case((eq(col(ACTION), lit("unchanged")), lit(1)), default=lit(0))
-    first = over(exp.RowNumber(), course.keys, [ordered(changed_first), ordered(col(roles["valid_from"]))])
-    summed = select(*map(col, columns), col(ACTION), *facts, named(first, _FIRST)).from_(told.subquery("t"))
-    return select(*map(col, columns), col(ACTION), named(_key_verb(), KEY_VERB)).from_(summed.subquery("s"))
+    first = over(
+        exp.RowNumber(), course.keys, [ordered(changed_first), ordered(col(roles["valid_from"]))]
+    )
+    summed = select(*map(col, columns), col(ACTION), *facts, named(first, _FIRST)).from_(
+        told.subquery("t")
+    )
+    return select(*map(col, columns), col(ACTION), named(_key_verb(), KEY_VERB)).from_(
+        summed.subquery("s")
+    )
 
 
 def _joined(
-    folded: exp.Query, keys: Relation, target: Relation | None, fit: Fit, course: Course, roles: Mapping[str, str]
+    folded: exp.Query,
+    keys: Relation,
+    target: Relation | None,
+    fit: Fit,
+    course: Course,
+    roles: Mapping[str, str],
 ) -> exp.Select:
     """Each version as it should be and as it is stored, side by side."""
     begins = roles["valid_from"]
     system = {
         "valid_from": col(_FROM, "f"),
-        "valid_to": exp.Coalesce(this=col(_TO, "f"), expressions=[cast(lit(course.open_end), "timestamp")]),
+        "valid_to": exp.Coalesce(
+            this=col(_TO, "f"), expressions=[cast(lit(course.open_end), "timestamp")]
+        ),
         "is_current": is_null(col(_TO, "f")),
         "deleted": col(_ENDED, "f"),
         "last_seen": lit(course.at),
@@ -132,7 +178,10 @@ def _joined(
     }
     come = [(c, col(c.name, "f") if c.name in course.columns else None) for c in fit.columns]
     if target is None:
-        values = [named(cast(tree if tree is not None else exp.null(), c.type), c.name) for c, tree in come]
+        values = [
+            named(cast(tree if tree is not None else exp.null(), c.type), c.name)
+            for c, tree in come
+        ]
         values += [named(system[role], name) for role, name in roles.items()]
         facts = [named(exp.true(), _FOLDED), named(exp.false(), _FOUND)]
         return _hashed(select(*values, *facts).from_(folded.subquery("f")), fit, roles)
@@ -140,18 +189,34 @@ def _joined(
     values = []
     for c, tree in come:
         old = col(c.name, "t") if c.name in target.schema else exp.null()
-        new = old if tree is None else exp.Coalesce(this=tree, expressions=[old]) if c.fold in located else tree
+        new = (
+            old
+            if tree is None
+            else exp.Coalesce(this=tree, expressions=[old])
+            if c.fold in located
+            else tree
+        )
         values.append(named(cast(new, c.type), c.name))
     system["valid_from"] = exp.Coalesce(this=system["valid_from"], expressions=[col(begins, "t")])
     values += [named(system[role], name) for role, name in roles.items()]
-    facts = [named(negate(is_null(col(_FROM, "f"))), _FOLDED), named(negate(is_null(col(begins, "t"))), _FOUND)]
+    facts = [
+        named(negate(is_null(col(_FROM, "f"))), _FOLDED),
+        named(negate(is_null(col(begins, "t"))), _FOUND),
+    ]
     facts += [named(col(n, "t"), _OLD + n) for n in target.schema.names]
     mine = select(*(col(n) for n in target.schema.names)).from_(table(target.name, OUTER))
     have = (
-        select(lit(1)).from_(table(keys.name, "k")).where(all_of(same(col(k, "k"), col(k, OUTER)) for k in course.keys))
+        select(lit(1))
+        .from_(table(keys.name, "k"))
+        .where(all_of(same(col(k, "k"), col(k, OUTER)) for k in course.keys))
     )
     stored = mine.where(exp.Exists(this=have)).subquery("t")
-    on = all_of([*(same(col(k, "f"), col(k, "t")) for k in course.keys), eq(col(_FROM, "f"), col(begins, "t"))])
+    on = all_of(
+        [
+            *(same(col(k, "f"), col(k, "t")) for k in course.keys),
+            eq(col(_FROM, "f"), col(begins, "t")),
+        ]
+    )
     both = select(*values, *facts).from_(folded.subquery("f")).join(stored, on=on, join_type="full")
     return _hashed(both, fit, roles)
 
@@ -162,7 +227,8 @@ def _hashed(rows: exp.Select, fit: Fit, roles: Mapping[str, str]) -> exp.Select:
         return rows
     name, told = roles["row_hash"], [c for c in fit.columns if c.fold not in METADATA]
     columns: Sequence[exp.Expr] = [
-        named(row_hash(told), name) if e.alias_or_name == name else col(e.alias_or_name) for e in rows.expressions
+        named(row_hash(told), name) if e.alias_or_name == name else col(e.alias_or_name)
+        for e in rows.expressions
     ]
     return select(*columns).from_(rows.subquery("u"))
 
@@ -173,12 +239,17 @@ def _verb(stored: Sequence[str], fit: Fit, roles: Mapping[str, str]) -> exp.Expr
         return lit("insert")
     told = [c for c in fit.columns if c.fold not in METADATA]
     have = {n.casefold() for n in stored}
-    equal = [same(col(roles[r]), col(_OLD + roles[r])) for r in ("valid_to", "is_current", "deleted")]
+    equal = [
+        same(col(roles[r]), col(_OLD + roles[r])) for r in ("valid_to", "is_current", "deleted")
+    ]
     hashed = roles.get("row_hash")
     if hashed and hashed.casefold() in have:
         equal.append(eq(col(hashed), col(_OLD + hashed)))
         told = [c for c in told if not hashable(c)]
-    equal += [same(col(c.name), col(_OLD + c.name)) if c.fold in have else is_null(col(c.name)) for c in told]
+    equal += [
+        same(col(c.name), col(_OLD + c.name)) if c.fold in have else is_null(col(c.name))
+        for c in told
+    ]
     return case(
         (negate(col(_FOLDED)), lit("drop")),
         (negate(col(_FOUND)), lit("insert")),
@@ -216,10 +287,14 @@ def key_measures() -> dict[str, exp.Expr]:
         "reopened": "reopen",
         "unchanged": "unchanged",
     }
-    return {name: count_where(is_true(eq(col(KEY_VERB), lit(verb)))) for name, verb in verbs.items()}
+    return {
+        name: count_where(is_true(eq(col(KEY_VERB), lit(verb)))) for name, verb in verbs.items()
+    }
 
 
-def tracked(columns: Sequence[Column], keys: Sequence[str], quiet: Sequence[str | None]) -> tuple[str, ...]:
+def tracked(
+    columns: Sequence[Column], keys: Sequence[str], quiet: Sequence[str | None]
+) -> tuple[str, ...]:
     """The columns whose changes open a version when nobody names them: all that say something of the key."""
     silent = {n.casefold() for n in (*keys, *quiet) if n is not None} | set(METADATA)
     return tuple(c.name for c in columns if c.fold not in silent)

@@ -47,29 +47,48 @@ def joined(q: Question) -> exp.Select:
     found = col(FOUND, "t") if q.target else cast(exp.null(), "boolean")
     old = [named(col(c.name, "t"), OLD + c.name) for c in (q.target.schema if q.target else ())]
     gone = is_true(col(q.gone, "s")) if q.gone else exp.false()
-    facts = [named(col(IN, "s"), IN), named(found, FOUND), named(_seen(q), SEEN), named(col(COPIES, "s"), COPIES)]
+    facts = [
+        named(col(IN, "s"), IN),
+        named(found, FOUND),
+        named(_seen(q), SEEN),
+        named(col(COPIES, "s"), COPIES),
+    ]
     facts += [named(gone, GONE), named(_absent(q), ABSENT)]
     if q.noted:
-        facts += [named(col(n, "n"), a) for n, a in (("streak", STREAK), ("state", STATE + "_note"))]
+        facts += [
+            named(col(n, "n"), a) for n, a in (("streak", STREAK), ("state", STATE + "_note"))
+        ]
         facts.append(named(col("run_id", "n"), STATE + "_run"))
     tree = select(*values, *facts, *old).from_(_slice(q).subquery("s"))
     if q.target is not None:
         on = all_of(same_match(i, c.type, "s", "t") for i, c in enumerate(q.keys))
         tree = tree.join(_stored(q).subquery("t"), on=on, join_type="full" if q.both else "left")
     if q.absence is not None and q.absence.seen is not None:
-        tree = tree.join(seen_keys(q.absence, q.keys).subquery("e"), on=_same_key(q, "e"), join_type="left")
+        tree = tree.join(
+            seen_keys(q.absence, q.keys).subquery("e"), on=_same_key(q, "e"), join_type="left"
+        )
     if q.noted and q.absence is not None and q.absence.notes is not None:
         hashed = key_hash_of(q.keys, [_key(q, c) for c in q.keys])
-        tree = tree.join(table(q.absence.notes.name, "n"), on=eq(hashed, col("key_hash", "n")), join_type="left")
+        tree = tree.join(
+            table(q.absence.notes.name, "n"), on=eq(hashed, col("key_hash", "n")), join_type="left"
+        )
     return tree
 
 
 def _slice(q: Question) -> exp.Select:
     """The slice with its keys in the table's types, and how often each of them occurs, if that is to be known now."""
     columns = [col(n) for n in q.rows.schema.names]
-    keyed = [m for i, c in enumerate(q.keys) for m in match_columns(i, c.type, cast(col(_their(q, c)), c.type))]
+    keyed = [
+        m
+        for i, c in enumerate(q.keys)
+        for m in match_columns(i, c.type, cast(col(_their(q, c)), c.type))
+    ]
     rows = select(*columns, *keyed).from_(table(q.rows.name))
-    copies = lit(1) if q.unique or q.paired else over(exp.Count(this=exp.Star()), [k.alias for k in keyed])
+    copies = (
+        lit(1)
+        if q.unique or q.paired
+        else over(exp.Count(this=exp.Star()), [k.alias for k in keyed])
+    )
     names = [*(c.copy() for c in columns), *(col(k.alias) for k in keyed)]
     return select(*names, named(copies, COPIES), named(exp.true(), IN)).from_(rows.subquery("k"))
 
@@ -87,8 +106,14 @@ def _stored(q: Question) -> exp.Select:
     newest = over(exp.RowNumber(), names, [ordered(col(roles["valid_from"]), desc=True)])
     ended = any_of([is_true(col(roles["is_current"])), is_true(col(roles["deleted"]))])
     every = [*target.schema.names, *names, FOUND]
-    ranked = select(*map(col, every), named(newest, "_strandline_rank")).from_(rows.where(ended).subquery("k"))
-    return select(*map(col, every)).from_(ranked.subquery("r")).where(eq(col("_strandline_rank"), lit(1)))
+    ranked = select(*map(col, every), named(newest, "_strandline_rank")).from_(
+        rows.where(ended).subquery("k")
+    )
+    return (
+        select(*map(col, every))
+        .from_(ranked.subquery("r"))
+        .where(eq(col("_strandline_rank"), lit(1)))
+    )
 
 
 def _their(q: Question, column: Column) -> str:
@@ -117,7 +142,9 @@ def _seen(q: Question) -> exp.Expr:
     seen = col("_strandline_there", "e") if q.absence.seen is not None else col(IN, "s")
     if q.gone is None:
         return seen
-    return all_of([seen, negate(is_true(col(q.gone, "s")))])  # a row that announces a delete shows no presence
+    return all_of(
+        [seen, negate(is_true(col(q.gone, "s")))]
+    )  # a row that announces a delete shows no presence
 
 
 def _absent(q: Question) -> exp.Expr:
@@ -136,7 +163,9 @@ def _value(q: Question, c: Column, *, key: bool) -> exp.Expr:
     if there and q.sequence and q.gone:
         # what a row was stays to be seen when its delete is announced; only when that was is written, if a row says so
         when = c.name.casefold() == q.sequence.casefold()
-        stays = all_of([_absent(q) if when else is_true(col(q.gone, "s")), is_true(col(FOUND, "t"))])
+        stays = all_of(
+            [_absent(q) if when else is_true(col(q.gone, "s")), is_true(col(FOUND, "t"))]
+        )
         value = case((stays, col(c.name, "t")), default=value)
     if q.both and there and q.whole:
         return case((is_null(col(IN, "s")), col(c.name, "t")), default=value)

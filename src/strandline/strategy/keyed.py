@@ -11,7 +11,21 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from strandline.errors import UnknownColumn
-from strandline.sql.expr import all_of, any_of, case, cast, col, eq, is_null, lit, named, negate, one_of, same, select
+from strandline.sql.expr import (
+    all_of,
+    any_of,
+    case,
+    cast,
+    col,
+    eq,
+    is_null,
+    lit,
+    named,
+    negate,
+    one_of,
+    same,
+    select,
+)
 from strandline.sql.hash import hashable, row_hash
 from strandline.sql.portable import fault
 from strandline.strategy.changes import ACTION, METADATA, is_true
@@ -43,13 +57,26 @@ def decide(q: Question) -> exp.Select:
     """Every row of the slice, and with evidence every row of the table, with its verbs."""
     values = [col(c.name) for c in q.fit.columns]
     hashed = [named(_hash(q), q.keeping.roles["row_hash"])] if "row_hash" in q.keeping.roles else []
-    facts = [IN, FOUND, SEEN, COPIES, GONE, ABSENT, *([STREAK, STATE + "_note", STATE + "_run"] if q.noted else [])]
+    facts = [
+        IN,
+        FOUND,
+        SEEN,
+        COPIES,
+        GONE,
+        ABSENT,
+        *([STREAK, STATE + "_note", STATE + "_run"] if q.noted else []),
+    ]
     old = [col(OLD + c.name) for c in (q.target.schema if q.target else ())]
     hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(joined(q).subquery("j"))
     kept = [*values, *(col(h.alias) for h in hashed)]
     extra = [named(_old(q, "valid_from", "timestamp"), VERSION), named(_was(q), WAS)]
     streak = named(col(STREAK) if q.noted else lit(0), STREAK)
-    verbs = [named(_plain(q), PLAIN), named(_state(q), STATE), *_measured(q), *map(col, (GONE, IN, SEEN, FOUND))]
+    verbs = [
+        named(_plain(q), PLAIN),
+        named(_state(q), STATE),
+        *_measured(q),
+        *map(col, (GONE, IN, SEEN, FOUND)),
+    ]
     judged = select(*kept, *extra, streak, *verbs).from_(hashed_rows.subquery("h"))
     told = [named(_otherwise(), ELSE), named(_action(), ACTION), named(_note(), NOTE)]
     facts = [VERSION, WAS, STREAK, ALIVE, NULL_KEY, CAME, GONE, IN, SEEN, FOUND]
@@ -101,7 +128,9 @@ def _plain(q: Question) -> exp.Expr:
     # what the source no longer has, or had before the delete, says nothing new of a row that is deleted already
     if absence is not None and (absence.live or absence.arrivals):
         branches.append((all_of([_dead(q), negate(is_true(col(SEEN)))]), lit("stay")))
-    if q.keeping.history or absence is not None or q.gone is not None:  # a source that announces deletes shows presence
+    if (
+        q.keeping.history or absence is not None or q.gone is not None
+    ):  # a source that announces deletes shows presence
         branches.append((_dead(q), lit("reopen")))
     branches.append((all_of(_equal(q)), lit("unchanged")))
     if q.keeping.track:  # what is not tracked changes inside the version
@@ -109,7 +138,9 @@ def _plain(q: Question) -> exp.Expr:
         branches.append((all_of(_unchanged(tracked, q.target)), lit("amend")))
     if q.condition is not None:
         bound = _bind(q.condition, q.fit.columns, q.target)
-        branches.append((negate(exp.Coalesce(this=bound, expressions=[exp.false()])), lit("unchanged")))
+        branches.append(
+            (negate(exp.Coalesce(this=bound, expressions=[exp.false()])), lit("unchanged"))
+        )
     return case(*branches, default=lit("update"))
 
 
@@ -157,7 +188,9 @@ def _compares(q: Question, sign: type[exp.Binary]) -> exp.Expr:
     return any_of(
         [
             all_of([is_null(low), negate(is_null(high.copy()))]),
-            exp.Coalesce(this=exp.LT(this=low.copy(), expression=high.copy()), expressions=[exp.false()]),
+            exp.Coalesce(
+                this=exp.LT(this=low.copy(), expression=high.copy()), expressions=[exp.false()]
+            ),
         ]
     )
 
@@ -171,13 +204,19 @@ def _equal(q: Question) -> list[exp.Expr]:
     name = q.stored.get("row_hash")
     if name and name in target.schema and "row_hash" in q.keeping.roles:
         changing = [c for c in changing if not hashable(c)]
-        return [eq(col(q.keeping.roles["row_hash"]), col(OLD + name)), *_unchanged(changing, target)]
+        return [
+            eq(col(q.keeping.roles["row_hash"]), col(OLD + name)),
+            *_unchanged(changing, target),
+        ]
     return _unchanged(changing, target)
 
 
 def _unchanged(columns: Sequence[Column], target: Relation) -> list[exp.Expr]:
     """A column the table does not have yet is stored as NULL."""
-    return [same(col(c.name), col(OLD + c.name)) if c.name in target.schema else is_null(col(c.name)) for c in columns]
+    return [
+        same(col(c.name), col(OLD + c.name)) if c.name in target.schema else is_null(col(c.name))
+        for c in columns
+    ]
 
 
 def _compared(columns: Schema) -> list[Column]:
@@ -188,11 +227,15 @@ def _state(q: Question) -> exp.Expr:
     """What absence, or the row itself, says of a delete, before any verdict."""
     a = q.absence
     if a is None:
-        return case((all_of([_alive(q), _told(q)]), lit("delete")), default=cast(exp.null(), "string"))
+        return case(
+            (all_of([_alive(q), _told(q)]), lit("delete")), default=cast(exp.null(), "string")
+        )
     unseen, note = negate(is_true(col(SEEN))), col(STATE + "_note")
     # what is announced needs no inference: neither a whole key, nor a window, nor a second time
     told = _told(q)
-    inferred = all_of([unseen, _whole_key(q), *([negate(col(GONE))] if q.woven or q.sequence else [])])
+    inferred = all_of(
+        [unseen, _whole_key(q), *([negate(col(GONE))] if q.woven or q.sequence else [])]
+    )
     missing = all_of([_alive(q), any_of([told, inferred])])
     candidate = all_of([missing, any_of([told.copy(), _within(a.scope)])])
     branches: list[tuple[exp.Expr, exp.Expr]] = []
@@ -204,17 +247,23 @@ def _state(q: Question) -> exp.Expr:
         alive = all_of([_alive(q), is_true(col(SEEN)), negate(is_null(note))])
         branches.append((alive, lit("seen")))
         if a.approved:
-            branches.append((all_of([missing, held, eq(col(STATE + "_run"), lit(a.approved))]), lit("approved")))
+            branches.append(
+                (all_of([missing, held, eq(col(STATE + "_run"), lit(a.approved))]), lit("approved"))
+            )
         branches.append((all_of([missing, held]), lit("open")))
         branches.append((all_of([missing, eq(note, lit("reject"))]), lit("silenced")))
     if a.confirm > 1:
         streak = exp.Coalesce(this=col(STREAK), expressions=[lit(0)]) if q.noted else lit(0)
         times = exp.Add(this=streak, expression=lit(1)) if a.fresh else streak
-        early = all_of([candidate, negate(col(GONE)), exp.LT(this=times, expression=lit(a.confirm))])
+        early = all_of(
+            [candidate, negate(col(GONE)), exp.LT(this=times, expression=lit(a.confirm))]
+        )
         branches.append((early, lit("missing")))
     branches.append((candidate, lit("delete")))
     if a.live and a.confirm == 1:
-        branches.append((all_of([is_null(col(FOUND)), negate(col(GONE)), unseen, _whole_key(q)]), lit("bury")))
+        branches.append(
+            (all_of([is_null(col(FOUND)), negate(col(GONE)), unseen, _whole_key(q)]), lit("bury"))
+        )
     return case(*branches, default=cast(exp.null(), "string"))
 
 
@@ -254,7 +303,11 @@ def _measured(q: Question) -> list[exp.Alias]:
     if a.announced:  # what says itself that it is gone needs no whole key
         nameless = exp.false()
     came = is_true(col(IN)) if a.result else all_of([is_true(col(IN)), _whole_key(q)])
-    return [named(all_of([_alive(q), _within(a.among)]), ALIVE), named(nameless, NULL_KEY), named(came, CAME)]
+    return [
+        named(all_of([_alive(q), _within(a.among)]), ALIVE),
+        named(nameless, NULL_KEY),
+        named(came, CAME),
+    ]
 
 
 _DOOMED = ("delete", "approved", "open", "silenced", "missing")
@@ -284,10 +337,16 @@ def _bind(condition: exp.Expr, columns: Schema, target: Relation) -> exp.Expr:
         ours = node.table.casefold() != "target"
         found = columns.get(node.name) or (None if ours else target.schema.get(node.name))
         if found is None:
-            raise UnknownColumn(node.name, columns.names, where=f"update_condition, {'source' if ours else 'target'}")
+            raise UnknownColumn(
+                node.name,
+                columns.names,
+                where=f"update_condition, {'source' if ours else 'target'}",
+            )
         if ours:
             return col(found.name)
         # a column that this batch brings was NULL until now
-        return col(OLD + found.name) if found.name in target.schema else cast(exp.null(), found.type)
+        return (
+            col(OLD + found.name) if found.name in target.schema else cast(exp.null(), found.type)
+        )
 
     return exp.Paren(this=condition.copy().transform(bind))

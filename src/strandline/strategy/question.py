@@ -15,13 +15,27 @@ from strandline.strategy.absence import Absence
 from strandline.types import Column, Relation
 
 ELSE, NOTE, STREAK = "_strandline_else", "_strandline_note", "_strandline_streak"
-IN, FOUND, SEEN, COPIES = "_strandline_in", "_strandline_found", "_strandline_seen", "_strandline_copies"
-OLD, STATE, ALIVE, NULL_KEY = "_strandline_old_", "_strandline_state", "_strandline_alive", "_strandline_null_key"
+IN, FOUND, SEEN, COPIES = (
+    "_strandline_in",
+    "_strandline_found",
+    "_strandline_seen",
+    "_strandline_copies",
+)
+OLD, STATE, ALIVE, NULL_KEY = (
+    "_strandline_old_",
+    "_strandline_state",
+    "_strandline_alive",
+    "_strandline_null_key",
+)
 VERSION, WAS, PLAIN = "_strandline_version", "_strandline_was", "_strandline_plain"
 CAME = "_strandline_came"
 GONE = "_strandline_gone"
 ABSENT = "_strandline_absent"  # of a row that is gone: it did not come to say so, the source has it no more
-_TYPES = {"row_hash": "bigint", "deleted": "boolean", "is_current": "boolean"}  # of the others: timestamp
+_TYPES = {
+    "row_hash": "bigint",
+    "deleted": "boolean",
+    "is_current": "boolean",
+}  # of the others: timestamp
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,9 @@ class Keeping:
     roles: Mapping[str, str]
     at: datetime
     hard: bool = False
-    track: tuple[str, ...] = ()  # of a history: the columns whose changes open a version; () is all of them
+    track: tuple[
+        str, ...
+    ] = ()  # of a history: the columns whose changes open a version; () is all of them
     open_end: datetime | None = None  # of a history: the end of a version that has none
 
     @property
@@ -56,9 +72,13 @@ class Question:
     condition: exp.Expr | None = None
     unique: bool = False
     stored: Mapping[str, str] = field(default_factory=dict)  # the roles that the table has already
-    gone: str | None = None  # a boolean column of the rows, and of no table: this row announces a delete
+    gone: str | None = (
+        None  # a boolean column of the rows, and of no table: this row announces a delete
+    )
     announces: bool = False  # may rows say themselves that they are gone?
-    sequence: str | None = None  # a column of the rows and the table that says which of two rows is newer
+    sequence: str | None = (
+        None  # a column of the rows and the table that says which of two rows is newer
+    )
     woven: bool = False  # what is announced is an event of a history already: nothing is to be decided about it
 
     def spelled(self, name: str) -> Column:

@@ -66,7 +66,10 @@ def instant_of(value: Any) -> datetime:
 
 def events_of(rows: Iterable[Row], course: Course) -> list[Event]:
     """The events that a slice brings."""
-    told = [Event(row, instant_of(row[course.effective_at]), course.delete_when(row) is True) for row in rows]
+    told = [
+        Event(row, instant_of(row[course.effective_at]), course.delete_when(row) is True)
+        for row in rows
+    ]
     return [e for e in told if not (e.gone and course.deletes == "ignore")]
 
 
@@ -84,7 +87,9 @@ def fold(events: Iterable[Event], course: Course) -> list[Row]:
     chains: dict[Key, list[Event]] = {}
     for event in events:
         chains.setdefault(key_of(event.row, course.keys), []).append(event)
-    return [version for chain in chains.values() for version in _versions(_line(chain, course), course)]
+    return [
+        version for chain in chains.values() for version in _versions(_line(chain, course), course)
+    ]
 
 
 def _line(chain: Sequence[Event], course: Course) -> list[Event]:
@@ -99,7 +104,11 @@ def _line(chain: Sequence[Event], course: Course) -> list[Event]:
 
 def _weight(event: Event, course: Course) -> tuple[Any, ...]:
     sequence = (rank(event.row.get(course.sequence_by)),) if course.sequence_by else ()
-    return (*sequence, event.gone, *(rank(event.row.get(n)) for n in course.columns if not is_metadata(n)))
+    return (
+        *sequence,
+        event.gone,
+        *(rank(event.row.get(n)) for n in course.columns if not is_metadata(n)),
+    )
 
 
 def _versions(line: Sequence[Event], course: Course) -> list[Row]:
@@ -114,7 +123,9 @@ def _versions(line: Sequence[Event], course: Course) -> list[Row]:
             last = None
             continue
         values = {n: event.row.get(n) for n in course.columns}
-        if last is not None and all(same(event.row.get(n), last.row.get(n)) for n in course.tracked):
+        if last is not None and all(
+            same(event.row.get(n), last.row.get(n)) for n in course.tracked
+        ):
             found[-1] |= values
         else:
             if last is not None:
@@ -134,7 +145,15 @@ def counted(before: Iterable[Row], after: Iterable[Row], keys: Sequence[str]) ->
         if _told(then) == _told(now):
             continue
         was, is_ = (any(row["_is_current"] for row in rows) for rows in (then, now))
-        verb = "inserted" if not then else "deleted" if was and not is_ else "reopened" if is_ and not was else None
+        verb = (
+            "inserted"
+            if not then
+            else "deleted"
+            if was and not is_
+            else "reopened"
+            if is_ and not was
+            else None
+        )
         did[verb or "updated"] += 1
     return did
 
@@ -148,26 +167,35 @@ def _by_key(rows: Iterable[Row], keys: Sequence[str]) -> dict[Key, list[Row]]:
 
 def _told(rows: Iterable[Row]) -> list[str]:
     quiet = ("_last_seen", "_row_hash")
-    told = [{n: comparable(v) for n, v in row.items() if n not in quiet and not is_metadata(n)} for row in rows]
+    told = [
+        {n: comparable(v) for n, v in row.items() if n not in quiet and not is_metadata(n)}
+        for row in rows
+    ]
     return sorted(repr(sorted(row.items())) for row in told)
 
 
 # --- what must hold of every history -----------------------------------------------------------------------
 
 
-def assert_sound(rows: Iterable[Row], keys: Sequence[str], open_end: datetime | None = None) -> None:
+def assert_sound(
+    rows: Iterable[Row], keys: Sequence[str], open_end: datetime | None = None
+) -> None:
     """Half-open intervals in one line: none negative, none that overlap, no gap but after a delete, one current."""
     for key, line in _by_key(rows, keys).items():
         line.sort(key=lambda row: row["_valid_from"])
         for row in line:
             open_ = row["_valid_to"] == open_end
             assert row["_is_current"] == open_, f"{key}: open and current are not the same: {row}"
-            assert open_ or row["_valid_from"] < row["_valid_to"], f"{key}: a negative interval: {row}"
+            assert open_ or row["_valid_from"] < row["_valid_to"], (
+                f"{key}: a negative interval: {row}"
+            )
             assert not (row["_is_deleted"] and open_), f"{key}: deleted and still open: {row}"
         for row, following in itertools.pairwise(line):
             assert not row["_is_current"], f"{key}: a current version before the last: {row}"
             meets = row["_valid_to"] == following["_valid_from"]
-            assert meets or (row["_is_deleted"] and row["_valid_to"] < following["_valid_from"]), f"{key}: {row}"
+            assert meets or (row["_is_deleted"] and row["_valid_to"] < following["_valid_from"]), (
+                f"{key}: {row}"
+            )
 
 
 # --- one row per key, by sequence --------------------------------------------------------------------------
@@ -188,7 +216,9 @@ def by_sequence(stored: Row | None, row: Row, how: Sequenced) -> Row | None:
     if stored is None:
         return {**row, "_is_deleted": gone}
     new, old = rank(row[how.sequence_by]), rank(stored[how.sequence_by])
-    if new < old or (new == old and stored["_is_deleted"]):  # between equals a delete is the last word
+    if new < old or (
+        new == old and stored["_is_deleted"]
+    ):  # between equals a delete is the last word
         return stored
     if gone:  # what it was stays to be seen; when it went is remembered
         return {**stored, how.sequence_by: row[how.sequence_by], "_is_deleted": True}

@@ -25,7 +25,9 @@ COLUMNS = {
 KEYS = {"o": "id", "c": "cid", "r": "rid"}
 
 
-def net(old: Iterable[Row], new: Iterable[Row]) -> tuple[Counter[tuple[Any, ...]], Counter[tuple[Any, ...]]]:
+def net(
+    old: Iterable[Row], new: Iterable[Row]
+) -> tuple[Counter[tuple[Any, ...]], Counter[tuple[Any, ...]]]:
     """The rows that came and those that went between two versions, each as often as it did."""
     before, after = (Counter(tuple(row.values()) for row in rows) for rows in (old, new))
     return after - before, before - after
@@ -83,13 +85,27 @@ class Query:
 
     def sql(self) -> str:
         joins = [f"{self.c.upper()} JOIN c ON o.cid = c.cid"] if self.c else []
-        joins += [f"{self.r.upper()} JOIN r ON {'c' if self.c else 'o'}.rid = r.rid"] if self.r else []
+        joins += (
+            [f"{self.r.upper()} JOIN r ON {'c' if self.c else 'o'}.rid = r.rid"] if self.r else []
+        )
         where = [f"WHERE {self.where}"] if self.where else []
         if self.group:
             best = ["max(c.name) AS best"] if self.c else []
-            chosen = [f"{self.group} AS {self.keys[0]}", "count(*) AS n", "sum(o.x) AS total", *best]
-            return " ".join(["SELECT", ", ".join(chosen), "FROM o", *joins, *where, "GROUP BY", self.group])
-        chosen = ["o.id", "o.x + 1 AS x1", *(["c.name"] if self.c else []), *(["r.rn"] if self.r else [])]
+            chosen = [
+                f"{self.group} AS {self.keys[0]}",
+                "count(*) AS n",
+                "sum(o.x) AS total",
+                *best,
+            ]
+            return " ".join(
+                ["SELECT", ", ".join(chosen), "FROM o", *joins, *where, "GROUP BY", self.group]
+            )
+        chosen = [
+            "o.id",
+            "o.x + 1 AS x1",
+            *(["c.name"] if self.c else []),
+            *(["r.rn"] if self.r else []),
+        ]
         return " ".join(["SELECT", ", ".join(chosen), "FROM o", *joins, *where])
 
     def rows(self, tables: Tables) -> list[dict[str, Any]]:
@@ -104,7 +120,11 @@ class Query:
 
     def _one(self, at: Mapping[str, Row]) -> dict[str, Any]:
         row = {"id": at["o"]["id"], "x1": None if at["o"]["x"] is None else at["o"]["x"] + 1}
-        return row | ({"name": at["c"]["name"]} if self.c else {}) | ({"rn": at["r"]["rn"]} if self.r else {})
+        return (
+            row
+            | ({"name": at["c"]["name"]} if self.c else {})
+            | ({"rn": at["r"]["rn"]} if self.r else {})
+        )
 
     def _grouped(self, found: Sequence[Mapping[str, Row]]) -> list[dict[str, Any]]:
         table, column = self.group.split(".")
@@ -116,13 +136,20 @@ class Query:
             numbers = [at["o"]["x"] for at in members if at["o"]["x"] is not None]
             row = {column: value, "n": len(members), "total": sum(numbers) if numbers else None}
             if self.c:
-                row["best"] = max((at["c"]["name"] for at in members if at["c"]["name"] is not None), default=None)
+                row["best"] = max(
+                    (at["c"]["name"] for at in members if at["c"]["name"] is not None), default=None
+                )
             result.append(row)
         return result
 
 
 def _joined(
-    left: Sequence[dict[str, Row]], name: str, right: Sequence[Row], kind: str, by: Callable[[Any], Any], column: str
+    left: Sequence[dict[str, Row]],
+    name: str,
+    right: Sequence[Row],
+    kind: str,
+    by: Callable[[Any], Any],
+    column: str,
 ) -> Iterable[dict[str, Row]]:
     nothing = {n: None for n, _ in COLUMNS[name]}
     for at in left:
@@ -136,7 +163,9 @@ CONDITIONS: Mapping[str, Callable[[Mapping[str, Row]], bool]] = {
     "": lambda _: True,
     "o.x > 1": lambda at: at["o"]["x"] is not None and at["o"]["x"] > 1,
     "c.name IS NULL": lambda at: at["c"]["name"] is None,
-    "c.name <> 'a' AND o.kind = 'p'": lambda at: at["c"]["name"] not in (None, "a") and at["o"]["kind"] == "p",
+    "c.name <> 'a' AND o.kind = 'p'": lambda at: (
+        at["c"]["name"] not in (None, "a") and at["o"]["kind"] == "p"
+    ),
     "coalesce(r.rn, 'none') <> 'y'": lambda at: at["r"]["rn"] != "y",
 }
 

@@ -28,7 +28,9 @@ def write_parquet(path: Path, frame: Frame) -> None:
 
 def arrow(frame: Frame) -> pa.Table:
     arrays = [pa.array([row[n] for row in frame.rows], to_arrow(t)) for n, t in frame.columns]
-    return pa.Table.from_arrays(arrays, schema=pa.schema([(n, to_arrow(t)) for n, t in frame.columns]))
+    return pa.Table.from_arrays(
+        arrays, schema=pa.schema([(n, to_arrow(t)) for n, t in frame.columns])
+    )
 
 
 def read_table(location: Path | str) -> Frame:
@@ -42,11 +44,15 @@ def read_table(location: Path | str) -> Frame:
 
 def assert_same(actual: Frame, expected: Frame) -> None:
     """Equal columns in order, and equal rows as multisets: exact to the scale of a decimal and the sign of a zero."""
-    assert actual.columns == expected.columns, f"columns\n  found    {actual.columns}\n  expected {expected.columns}"
+    assert actual.columns == expected.columns, (
+        f"columns\n  found    {actual.columns}\n  expected {expected.columns}"
+    )
     found, wanted = _counted(actual), _counted(expected)
     extra, missing = found - wanted, wanted - found
     if extra or missing:
-        message = "\n".join([*_shown("found, not expected", extra), *_shown("expected, not found", missing)])
+        message = "\n".join(
+            [*_shown("found, not expected", extra), *_shown("expected, not found", missing)]
+        )
         raise AssertionError(f"rows differ in ({', '.join(actual.names)})\n{message}")
 
 

@@ -64,7 +64,9 @@ class Rules:
     @property
     def system(self) -> Columns:
         """The columns that the books are kept in."""
-        return SCD2_COLUMNS if self.mode == "scd2" else SOFT_COLUMNS if self.deletes == "soft" else []
+        return (
+            SCD2_COLUMNS if self.mode == "scd2" else SOFT_COLUMNS if self.deletes == "soft" else []
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ class State:
     table: Frame | None = None
     mark: Any = None  # the highest value of the watermark column read so far
     snapshot: Any = None  # the newest snapshot that was worked on
-    missing: Mapping[Key, int] = field(default_factory=dict)  # living keys, and how many times running they were missed
+    missing: Mapping[Key, int] = field(
+        default_factory=dict
+    )  # living keys, and how many times running they were missed
     held: frozenset[Key] = frozenset()
     silenced: frozenset[Key] = frozenset()  # rejected holds
 
@@ -86,7 +90,9 @@ class Evidence:
     seen: frozenset[Key]
     covers: Callable[[Row], bool]
     empty: bool = False  # the source showed no key at all
-    live: bool = False  # the source itself was asked: slice rows that it does not have are out of date
+    live: bool = (
+        False  # the source itself was asked: slice rows that it does not have are out of date
+    )
     fresh: bool = True  # false: the same snapshot as the last time
     first: bool = False  # there is nothing to compare with yet
     off: bool = False  # nothing looks for deletes: `seen` are the keys that came since the last run
@@ -213,7 +219,13 @@ def by_source(live: Iterable[Row], keys: Sequence[str]) -> Evidence:
 
 
 def by_window(
-    slice_: Frame, keys: Sequence[str], column: str, low: Any, partition_by: Sequence[str] = (), *, first: bool = False
+    slice_: Frame,
+    keys: Sequence[str],
+    column: str,
+    low: Any,
+    partition_by: Sequence[str] = (),
+    *,
+    first: bool = False,
 ) -> Evidence:
     """`watermark_window`: stored rows whose mark lies in what was read, in partitions that the slice has.
 
@@ -233,7 +245,9 @@ def by_window(
 # --- one run -----------------------------------------------------------------------------------------------
 
 
-def step(state: State, slice_: Frame, evidence: Evidence, rules: Rules, now: datetime) -> Ran | Refused:
+def step(
+    state: State, slice_: Frame, evidence: Evidence, rules: Rules, now: datetime
+) -> Ran | Refused:
     """One run of a node: what it found, what was decided about it, and the table afterwards."""
     twice = duplicates(slice_.rows, rules.keys)
     if isinstance(twice, Duplicates):
@@ -264,7 +278,9 @@ def step(state: State, slice_: Frame, evidence: Evidence, rules: Rules, now: dat
         held=held,
         silenced=silenced,
     )
-    return Ran(after, Counts(**books.did, held=len(held)), created=state.table is None, breached=breached)
+    return Ran(
+        after, Counts(**books.did, held=len(held)), created=state.table is None, breached=breached
+    )
 
 
 def judge(found: set[Key], in_scope: int, evidence: Evidence, rules: Rules) -> tuple[str, bool]:
@@ -297,11 +313,15 @@ class _Books:
         self.rules, self.now, self.slice = rules, now, slice_
         self.columns = _columns(state.table, slice_, rules)
         blank = dict.fromkeys(n for n, _ in self.columns)
-        self.rows: list[Row] = [{**blank, **row} for row in (state.table.rows if state.table else [])]
+        self.rows: list[Row] = [
+            {**blank, **row} for row in (state.table.rows if state.table else [])
+        ]
         self.newest: dict[Key, Row] = {}
         for row in sorted(self.rows, key=_age):
             self.newest[self._key(row)] = row
-        self.in_scope = sum(1 for row in self.newest.values() if alive(row) and rules.scope(row) is True)
+        self.in_scope = sum(
+            1 for row in self.newest.values() if alive(row) and rules.scope(row) is True
+        )
         self.did: Counter[str] = Counter()
 
     def _key(self, row: Row) -> Key:
@@ -323,7 +343,9 @@ class _Books:
             and self.rules.scope(row) is True
         }
 
-    def apply(self, evidence: Evidence, absent: set[Key], deletes: set[Key], *, trusted: bool) -> None:
+    def apply(
+        self, evidence: Evidence, absent: set[Key], deletes: set[Key], *, trusted: bool
+    ) -> None:
         """The slice's rows, then the deletes, then the rows that only the live source shows to be back.
 
         `trusted`: may absence be applied? Else a row that only comes now, and is gone at the source, comes alive.
@@ -344,7 +366,11 @@ class _Books:
     def _stays_deleted(self, key: Key, row: Row, evidence: Evidence) -> bool:
         """Detection is off, and the row says nothing new of a deleted one: it was there before, or is older."""
         old = self.newest.get(key)
-        return old is not None and not alive(old) and (key not in evidence.seen or self._older(row, old))
+        return (
+            old is not None
+            and not alive(old)
+            and (key not in evidence.seen or self._older(row, old))
+        )
 
     def _take(self, key: Key, row: Row, *, outdated: bool) -> None:
         old = self.newest.get(key)
@@ -396,7 +422,12 @@ class _Books:
 
     def _opened(self, row: Row) -> Row:
         """A row as it is written when its key is there."""
-        system = {"_is_deleted": False, "_last_seen": self.now, "_valid_from": self.now, "_valid_to": None}
+        system = {
+            "_is_deleted": False,
+            "_last_seen": self.now,
+            "_valid_from": self.now,
+            "_valid_to": None,
+        }
         system["_is_current"] = True
         mine = {name for name, _ in self.rules.system}
         values = {name: row.get(name) for name, _ in self.columns}

@@ -173,7 +173,10 @@ def _fitted(slice_: Frame, columns: Columns) -> list[Row]:
     """The slice's rows with the table's spelling and types; columns that the slice lacks stay out."""
     by_fold = {name.casefold(): (name, type_) for name, type_ in columns}
     return [
-        {by_fold[n.casefold()][0]: widen(row[n], t, by_fold[n.casefold()][1]) for n, t in slice_.columns}
+        {
+            by_fold[n.casefold()][0]: widen(row[n], t, by_fold[n.casefold()][1])
+            for n, t in slice_.columns
+        }
         for row in slice_.rows
     ]
 
@@ -251,13 +254,19 @@ def derive(frame: Frame, name: str, type_: str, value: Callable[[Row], Any]) -> 
 def cast_columns(frame: Frame, types: Mapping[str, str]) -> Frame:
     """Columns with new types; raises `NotCastable` for a value that does not fit."""
     columns = [(n, types.get(n, t)) for n, t in frame.columns]
-    return Frame(columns, [{n: cast(row[n], t, types.get(n, t)) for n, t in frame.columns} for row in frame.rows])
+    return Frame(
+        columns,
+        [{n: cast(row[n], t, types.get(n, t)) for n, t in frame.columns} for row in frame.rows],
+    )
 
 
 def hash_columns(frame: Frame, names: Sequence[str]) -> Frame:
     """Values replaced by their hash; NULL stays NULL."""
     columns = [(n, "string" if n in names else t) for n, t in frame.columns]
-    return Frame(columns, [{n: _hashed(row[n], t, n in names) for n, t in frame.columns} for row in frame.rows])
+    return Frame(
+        columns,
+        [{n: _hashed(row[n], t, n in names) for n, t in frame.columns} for row in frame.rows],
+    )
 
 
 def _hashed(value: Any, type_: str, chosen: bool) -> Any:  # noqa: FBT001
@@ -280,7 +289,9 @@ _TAGS = {
 
 def key_hash(values: Sequence[tuple[Any, str]]) -> str:
     """SHA-256 over typed values, NULLs tagged, lengths in front: 64 hex digits."""
-    return _sha256("".join("N" if value is None else _tagged(value, type_) for value, type_ in values))
+    return _sha256(
+        "".join("N" if value is None else _tagged(value, type_) for value, type_ in values)
+    )
 
 
 def row_hash(row: Row, columns: Columns) -> int:
@@ -317,7 +328,9 @@ def hash_text(value: Any) -> str:
 def micros(value: datetime) -> int:
     """Microseconds since 1970, of an instant or of a local time read as UTC."""
     start = datetime(1970, 1, 1, tzinfo=UTC)
-    return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - start) // timedelta(microseconds=1)
+    return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - start) // timedelta(
+        microseconds=1
+    )
 
 
 def _sha256(text: str) -> str:
@@ -370,7 +383,9 @@ def cast(value: Any, source: str, target: str) -> Any:  # noqa: C901, PLR0911 (o
         case "integer":
             return _integer(_truncated(value), target)
         case "decimal":
-            return _decimal(Decimal(repr(value)) if isinstance(value, float) else Decimal(value), target)
+            return _decimal(
+                Decimal(repr(value)) if isinstance(value, float) else Decimal(value), target
+            )
         case "float":
             return float(value)
         case "boolean":
@@ -425,7 +440,9 @@ def _decimal(value: Decimal, type_: str) -> Decimal:
     precision, scale = digits(type_)
     if not value.is_finite():
         raise NotCastable(str(value))
-    rounded = value.quantize(Decimal(1).scaleb(-scale), rounding=ROUND_HALF_UP, context=Context(prec=2000))
+    rounded = value.quantize(
+        Decimal(1).scaleb(-scale), rounding=ROUND_HALF_UP, context=Context(prec=2000)
+    )
     if rounded and rounded.adjusted() + 1 > precision - scale:
         raise NotCastable(f"{value} as {type_}")
     return rounded or abs(rounded)  # there is no negative zero
@@ -479,5 +496,7 @@ def _instant(found: re.Match[str]) -> datetime:
     zone = found[8]
     shift = timedelta()
     if zone and zone != "Z":
-        shift = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6])) * (-1 if zone[0] == "-" else 1)
+        shift = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6])) * (
+            -1 if zone[0] == "-" else 1
+        )
     return _local(found).replace(tzinfo=UTC) - shift

@@ -17,7 +17,10 @@ def make_project(
     folder: Path, nodes: Sequence[Mapping[str, Any]], *, engine: str = "pandas", **more: Any
 ) -> StrandlineProject:
     """Write and load a project with connections `files` (landing/) and `lake` (lake/); `more` adds top-level keys."""
-    connections = {"files": {"type": "files", "path": "landing"}, "lake": {"type": "lake", "path": "lake"}}
+    connections = {
+        "files": {"type": "files", "path": "landing"},
+        "lake": {"type": "lake", "path": "lake"},
+    }
     config = {
         "project": "test",
         "engine": engine,

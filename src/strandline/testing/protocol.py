@@ -16,7 +16,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-RULES = ("token", "read_back", "one_ending", "monotone", "recover", "heal", "data_beats_quiet", "number_of_the_table")
+RULES = (
+    "token",
+    "read_back",
+    "one_ending",
+    "monotone",
+    "recover",
+    "heal",
+    "data_beats_quiet",
+    "number_of_the_table",
+)
 NODES = 2
 FIRST, FOREIGN = 1, -1  # the run that has been before, and whoever does not keep to the protocol
 
@@ -118,7 +127,9 @@ class Protocol:
         if ended and "heal" in self.rules and ended.batch > seen.finished:
             return goes(w, i, r._replace(at="put", found=ended))
         batch = seen.finished + 1
-        number = (commit.number if commit else 0) + 1 if "number_of_the_table" in self.rules else batch
+        number = (
+            (commit.number if commit else 0) + 1 if "number_of_the_table" in self.rules else batch
+        )
         return goes(w, i, r._replace(at="announce", batch=batch, number=number))
 
     def _announce(self, w: World, i: int, r: Runner) -> World:
@@ -144,7 +155,9 @@ class Protocol:
         table, last = w.tables[r.node], newest(w, r.node)
         if "token" in self.rules and last and last.number >= r.number:
             return goes(w, i, r._replace(at="read_back")) if self.skips else stops(w, i, r)
-        w = _with(w, "tables", r.node, (*table, Commit(r.number, r.run, r.batch, r.mark, r.rows, r.does)))
+        w = _with(
+            w, "tables", r.node, (*table, Commit(r.number, r.run, r.batch, r.mark, r.rows, r.does))
+        )
         return goes(w, i, r._replace(at="read_back"))
 
     def _read_back(self, w: World, i: int, r: Runner) -> World:
@@ -156,7 +169,9 @@ class Protocol:
     def _ending(self, r: Runner) -> Ending:
         """What a runner has to record: what it found, or its own batch."""
         data = commits(r)
-        return r.found or Ending(r.batch, r.run, r.mark, data, r.number if data else r.seen.known, r.does)
+        return r.found or Ending(
+            r.batch, r.run, r.mark, data, r.number if data else r.seen.known, r.does
+        )
 
     def _log(self, w: World, i: int, r: Runner) -> World:
         """Of one number one ending counts; what has committed is there, whatever was told of its number."""
@@ -165,7 +180,11 @@ class Protocol:
         if any((e.batch, e.run) == (mine.batch, mine.run) for e in there):
             return goes(w, i, r._replace(at="put"))
         taken = any(e.batch >= mine.batch for e in there)
-        if "one_ending" in self.rules and taken and not (mine.data and "data_beats_quiet" in self.rules):
+        if (
+            "one_ending" in self.rules
+            and taken
+            and not (mine.data and "data_beats_quiet" in self.rules)
+        ):
             return stops(w, i, r)
         return goes(_with(w, "log", r.node, (*there, mine)), i, r._replace(at="put"))
 
@@ -173,7 +192,11 @@ class Protocol:
         """The record goes forward, and says what the newest commit covered, or a quiet ending that knew of it."""
         now, mine = w.control[r.node], self._ending(r)
         if "monotone" in self.rules:
-            later = mine.known > now.known if mine.data else (mine.known == now.known and mine.batch > now.finished)
+            later = (
+                mine.known > now.known
+                if mine.data
+                else (mine.known == now.known and mine.batch > now.finished)
+            )
             if "data_beats_quiet" not in self.rules:
                 later = mine.batch > now.finished
         else:
@@ -189,7 +212,9 @@ class Protocol:
         alive = {x.run for x in w.runners if x.at not in ("done", "dead")}
         kept = frozenset(s for s in w.staged if s[0] in alive and s != (r.run, r.node))
         w = w._replace(staged=kept)
-        return goes(w, i, Runner(r.run, r.node + 1) if r.node + 1 < NODES else r._replace(at="done"))
+        return goes(
+            w, i, Runner(r.run, r.node + 1) if r.node + 1 < NODES else r._replace(at="done")
+        )
 
 
 def newest(w: World, node: int) -> Commit | None:
@@ -237,7 +262,9 @@ def start(crashes: int = 0, again: int = 0, does: tuple[str, str] = ("run", "run
     """
     runners = (Runner(2, does=does[0]), Runner(3, does=does[1]))
     if not again and does == ("run", "run"):
-        return World(1, ((), ()), (Control(),) * 2, ((), ()), frozenset(), runners, 4, crashes, again, 1)
+        return World(
+            1, ((), ()), (Control(),) * 2, ((), ()), frozenset(), runners, 4, crashes, again, 1
+        )
     made, told = ((Commit(1, FIRST, 1, 1, (1,)),),) * 2, ((Ending(1, FIRST, 1, True, 1),),) * 2
     return World(1, made, (Control(1, 1, 1),) * 2, told, frozenset(), runners, 4, crashes, again, 1)
 
@@ -250,7 +277,10 @@ def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
             yield f"{r.does} {r.run}, node {r.node}: {r.at}", after
             if w.crashes:
                 dead = goes(w, i, r._replace(at="dead"))
-                yield f"{r.does} {r.run} dies before {r.at} of node {r.node}", dead._replace(crashes=w.crashes - 1)
+                yield (
+                    f"{r.does} {r.run} dies before {r.at} of node {r.node}",
+                    dead._replace(crashes=w.crashes - 1),
+                )
         elif r.at == "dead" or w.again:
             left = w.again if r.at == "dead" else w.again - 1
             for does in sorted({"run", r.does}):  # a person may ask again, or leave it
@@ -260,7 +290,10 @@ def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
         yield "the source grows", w._replace(source=w.source + 1, grows=w.grows - 1)
     for node in range(NODES) if w.foreign else ():
         theirs = w.tables[node][-1]._replace(run=FOREIGN, rows=(), does="run")
-        yield "somebody else commits", _with(w, "tables", node, (*w.tables[node], theirs))._replace(foreign=0)
+        yield (
+            "somebody else commits",
+            _with(w, "tables", node, (*w.tables[node], theirs))._replace(foreign=0),
+        )
 
 
 def wrong(w: World) -> str | None:
@@ -283,7 +316,11 @@ def stepped_back(before: World, after: World) -> str | None:
     for node, (old, new) in enumerate(zip(before.control, after.control, strict=True)):
         made = newest(after, node)
         undone = made is not None and made.does == "undo" and made.number == new.known > old.known
-        if new.finished < old.finished or (new.mark < old.mark and not undone) or new.known < old.known:
+        if (
+            new.finished < old.finished
+            or (new.mark < old.mark and not undone)
+            or new.known < old.known
+        ):
             return f"node {node}: the record went from {old} back to {new}"
     return None
 
@@ -303,7 +340,9 @@ def wrong_in_the_end(protocol: Protocol, w: World) -> str | None:
         made = {(c.batch, c.run) for c in w.tables[node] if c.run != FOREIGN}
         logged = [(e.batch, e.run) for e in w.log[node] if e.data]
         if sorted(logged) != sorted(made):
-            return f"node {node}: the history tells of {sorted(logged)}, the table of {sorted(made)}"
+            return (
+                f"node {node}: the history tells of {sorted(logged)}, the table of {sorted(made)}"
+            )
         if w.control[node].mark != max(everything) or w.control[node].running:
             return f"node {node}: the record says {w.control[node]}"
     return f"files of dead batches are left: {sorted(w.staged)}" if w.staged else None

@@ -43,7 +43,9 @@ def rewritten(node: NodeConfig, names: Sequence[str], after: int) -> tuple[str, 
     spelled = {n.casefold(): n for n in names}
     wanted = set(spelled)
     for index, step in enumerate(_steps(node)[after:], start=after):
-        if step.operation == "sql" and (name := _named_anew(str(step.params.get("query", "")), wanted)):
+        if step.operation == "sql" and (
+            name := _named_anew(str(step.params.get("query", "")), wanted)
+        ):
             return name, step_name(index, "sql")
         try:
             passing = _passed(step.operation, step.params, {n: n for n in wanted})
@@ -70,7 +72,9 @@ def _steps(node: NodeConfig) -> Sequence[StepConfig]:
     return node.transform.steps if node.transform else []
 
 
-def _passed(operation: str, params: Mapping[str, Any], passing: Mapping[str, str]) -> dict[str, str]:
+def _passed(
+    operation: str, params: Mapping[str, Any], passing: Mapping[str, str]
+) -> dict[str, str]:
     names = {str(c).casefold() for c in params.get("columns", ())}
     match operation:
         case "rename":
@@ -81,7 +85,11 @@ def _passed(operation: str, params: Mapping[str, Any], passing: Mapping[str, str
         case "drop" | "cast" | "derive" | "hash_columns":
             return {name: source for name, source in passing.items() if name not in names}
         case "generate_surrogate_key":
-            return {n: s for n, s in passing.items() if n != str(params.get("output_col", "_hash_key")).casefold()}
+            return {
+                n: s
+                for n, s in passing.items()
+                if n != str(params.get("output_col", "_hash_key")).casefold()
+            }
         case _ if operation in _SAME:
             return dict(passing)
     raise NotIncremental(f"the step `{operation}` may look at more than one row")
@@ -92,7 +100,9 @@ def clockwork(node: NodeConfig) -> bool:
     filters = [str(s.params.get("condition", "")) for s in _steps(node) if s.operation == "filter"]
     if not all(deterministic(text) for text in (*filters, *node.write.conditions)):
         return True
-    return node.transformation_sql is not None and restless(parse(node.transformation_sql, node.name))
+    return node.transformation_sql is not None and restless(
+        parse(node.transformation_sql, node.name)
+    )
 
 
 def repeatable(node: NodeConfig) -> bool:
@@ -102,6 +112,9 @@ def repeatable(node: NodeConfig) -> bool:
         if step.operation == "python":
             return False
         sql += [
-            v for p in step.params.values() for v in (p.values() if isinstance(p, dict) else [p]) if isinstance(v, str)
+            v
+            for p in step.params.values()
+            for v in (p.values() if isinstance(p, dict) else [p])
+            if isinstance(v, str)
         ]
     return all(deterministic(text) for text in sql)

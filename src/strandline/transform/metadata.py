@@ -39,16 +39,24 @@ def _query_name(job: Job, read: ReadConfig) -> str:
     return f"{job.node.name} ({', '.join(tables)})" if tables else job.node.name
 
 
-def with_metadata(rows: Relation, columns: Sequence[tuple[str, exp.Expr]], *, file: bool) -> exp.Select | None:
+def with_metadata(
+    rows: Relation, columns: Sequence[tuple[str, exp.Expr]], *, file: bool
+) -> exp.Select | None:
     """The rows with their metadata at the end; None when there is none to add."""
     names = {n.casefold() for n, _ in columns}
     late = [SOURCE_FILE] if file else []
     kept = [c.name for c in rows.schema if c.fold not in names and c.name not in late]
     lost = file and SOURCE_FILE not in rows.schema
-    tail = [named(cast(exp.null(), "string") if lost else col(SOURCE_FILE), SOURCE_FILE)] if file else []
+    tail = (
+        [named(cast(exp.null(), "string") if lost else col(SOURCE_FILE), SOURCE_FILE)]
+        if file
+        else []
+    )
     if not columns and not tail:
         return None
-    return select(*map(col, kept), *(named(tree, name) for name, tree in columns), *tail).from_(table(rows.name))
+    return select(*map(col, kept), *(named(tree, name) for name, tree in columns), *tail).from_(
+        table(rows.name)
+    )
 
 
 def without_file(node: NodeConfig, input_: Input, rows: Relation) -> exp.Select | None:

@@ -59,7 +59,9 @@ class EngineContext:
         """A user's expression over the rows: parsed, its columns checked and quoted."""
         tree = self.parse(sql)
         if isinstance(tree, exp.Query | exp.Command):
-            raise TransformError(f"{self.where}: expected an expression, found a statement: {sql.strip()}")
+            raise TransformError(
+                f"{self.where}: expected an expression, found a statement: {sql.strip()}"
+            )
         for node in list(tree.find_all(exp.Column)):
             if not node.find_ancestor(exp.Subquery, exp.Lambda):
                 node.this.set("quoted", True)
@@ -91,10 +93,14 @@ _steps: dict[str, Step] = {}
 
 def transform(
     name: str, *, category: str, param_model: type[P]
-) -> Callable[[Callable[[EngineContext, P], EngineContext]], Callable[[EngineContext, P], EngineContext]]:
+) -> Callable[
+    [Callable[[EngineContext, P], EngineContext]], Callable[[EngineContext, P], EngineContext]
+]:
     """Register a function `(context, params) -> context` as the step `name`."""
 
-    def register(function: Callable[[EngineContext, P], EngineContext]) -> Callable[[EngineContext, P], EngineContext]:
+    def register(
+        function: Callable[[EngineContext, P], EngineContext],
+    ) -> Callable[[EngineContext, P], EngineContext]:
         _steps[name] = Step(name, category, param_model, function)
         return function
 

@@ -39,22 +39,34 @@ def run_sql(tree: exp.Expr, sources: Mapping[str, Relation], where: str) -> exp.
             node.set("alias", exp.TableAlias(this=ident(node.name)))
         node.set("this", ident(by_fold[name].name))
     _check_columns(tree, by_fold, where)
-    for mistake in unknown_qualifiers(tree, sources, (n for rows in sources.values() for n in rows.schema.names)):
+    for mistake in unknown_qualifiers(
+        tree, sources, (n for rows in sources.values() for n in rows.schema.names)
+    ):
         raise TransformError(f"{where}: {mistake.message}", hint=mistake.hint)
     return tree
 
 
 def run_query(
-    engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation], where: str, now: datetime | None = None
+    engine: Engine,
+    tree: exp.Expr,
+    sources: Mapping[str, Relation],
+    where: str,
+    now: datetime | None = None,
 ) -> Relation:
     """The rows of a user's query over named rows, with Spark's types on either engine; `now` is the run's instant."""
     if engine.dialect != "spark":
         refuse_untested(tree, where)
     query = run_sql(tree, sources, where)
     try:
-        return engine.query(query if engine.dialect == "spark" else spark_types(query, sources.values(), where, now))
-    except UnknownColumn as e:  # an engine names a few columns that are near: here are all of the sources'
-        raise UnknownColumn(e.column, {alias: r.schema.names for alias, r in sources.items()}, where=where) from e
+        return engine.query(
+            query if engine.dialect == "spark" else spark_types(query, sources.values(), where, now)
+        )
+    except (
+        UnknownColumn
+    ) as e:  # an engine names a few columns that are near: here are all of the sources'
+        raise UnknownColumn(
+            e.column, {alias: r.schema.names for alias, r in sources.items()}, where=where
+        ) from e
 
 
 def _check_columns(tree: exp.Query, sources: Mapping[str, Relation], where: str) -> None:
@@ -66,8 +78,14 @@ def _check_columns(tree: exp.Query, sources: Mapping[str, Relation], where: str)
             names.setdefault(node.alias_or_name.casefold(), []).append(by_name[node.name])
     for column in tree.find_all(exp.Column):
         known = names.get(column.table.casefold(), [])
-        if len(known) == 1 and not isinstance(column.this, exp.Star) and column.name not in known[0].schema:
-            raise UnknownColumn(column.name, known[0].schema.names, where=f"{where}, {column.table}")
+        if (
+            len(known) == 1
+            and not isinstance(column.this, exp.Star)
+            and column.name not in known[0].schema
+        ):
+            raise UnknownColumn(
+                column.name, known[0].schema.names, where=f"{where}, {column.table}"
+            )
 
 
 def mentioned(tree: exp.Expr | None) -> set[str]:

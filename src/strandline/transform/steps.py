@@ -37,7 +37,13 @@ class DeduplicateParams(Params):
 @transform("deduplicate", category="rows", param_model=DeduplicateParams)
 def deduplicate(context: EngineContext, params: DeduplicateParams) -> EngineContext:
     keys = [context.column(k).name for k in params.keys]
-    terms = params.order_by if isinstance(params.order_by, list) else [params.order_by] if params.order_by else []
+    terms = (
+        params.order_by
+        if isinstance(params.order_by, list)
+        else [params.order_by]
+        if params.order_by
+        else []
+    )
     order = [o for term in terms for o in _order(context, term)]
     return context.with_rows(newest_per_key(context.rows, keys, order))
 
@@ -127,7 +133,8 @@ def normal_type(type_: str, where: str) -> str:
         built = exp.DataType.build(type_, dialect="spark")
     except ValueError:
         raise TransformError(
-            f"{where}: `{type_}` is not a type", hint="for example: bigint, decimal(12,2), string, date, timestamp"
+            f"{where}: `{type_}` is not a type",
+            hint="for example: bigint, decimal(12,2), string, date, timestamp",
         ) from None
     text = built.sql(dialect="spark").lower().replace(", ", ",").replace(": ", ":")
     return {"decimal": "decimal(10,0)", "integer": "int", "long": "bigint"}.get(text, text)
@@ -136,7 +143,10 @@ def normal_type(type_: str, where: str) -> str:
 @transform("derive", category="columns", param_model=MappingParams)
 def derive(context: EngineContext, params: MappingParams) -> EngineContext:
     new = {name.casefold(): context.expression(sql) for name, sql in params.columns.items()}
-    kept = [named(new.pop(c.fold), c.name) if c.fold in new else col(c.name) for c in context.rows.schema]
+    kept = [
+        named(new.pop(c.fold), c.name) if c.fold in new else col(c.name)
+        for c in context.rows.schema
+    ]
     spelled = {name.casefold(): name for name in params.columns}
     added = [named(tree, spelled[fold]) for fold, tree in new.items()]
     return context.with_rows(select(*kept, *added).from_(table(context.rows.name)))
@@ -150,7 +160,13 @@ class SqlParams(Params):
 
 @transform("sql", category="rows", param_model=SqlParams)
 def sql(context: EngineContext, params: SqlParams) -> EngineContext:
-    rows = run_query(context.engine, context.parse(params.query), {"source": context.rows}, context.where, context.now)
+    rows = run_query(
+        context.engine,
+        context.parse(params.query),
+        {"source": context.rows},
+        context.where,
+        context.now,
+    )
     return replace(context, rows=rows)
 
 
@@ -166,7 +182,9 @@ def generate_surrogate_key(context: EngineContext, params: SurrogateKeyParams) -
     tree = key_hash([context.column(c) for c in params.columns], where=context.where)
     kept = context.rows.schema.without(params.output_col)
     return context.with_rows(
-        select(*map(col, kept.names), named(tree, params.output_col)).from_(table(context.rows.name))
+        select(*map(col, kept.names), named(tree, params.output_col)).from_(
+            table(context.rows.name)
+        )
     )
 
 

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from strandline.engine.local.workspace import LocalWorkspace
 
 
-def apply(workspace: LocalWorkspace, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+def apply(
+    workspace: LocalWorkspace,
+    table: Table,
+    changes: ChangeSet,
+    token: Token,
+    record: Mapping[str, Any],
+) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
     delta = delta_log.open_on(table, changes, token, record)
     if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.txn:
@@ -57,7 +63,11 @@ def _write(
     write_deltalake(
         table.location if delta is None else delta,
         _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes),
-        mode="error" if new else "overwrite" if changes.removals is Removals.EVERYTHING else "append",
+        mode="error"
+        if new
+        else "overwrite"
+        if changes.removals is Removals.EVERYTHING
+        else "append",
         partition_by=list(changes.partition_by) or None,
         configuration={delta_log.FEED: "true"} if new else None,
         commit_properties=properties,
@@ -79,7 +89,9 @@ def _watched(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     point("commit.rows")
 
 
-def _merge(workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties) -> None:
+def _merge(
+    workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties
+) -> None:
     # in brackets: deltalake reads x IS NOT DISTINCT FROM y AND z as x IS NOT DISTINCT FROM (y AND z)
     on = " AND ".join(f'(s."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}")' for k in changes.keys)
     values = _assignments(changes.columns.names)
@@ -114,7 +126,9 @@ def add_columns(table: Table, add: Sequence[Column], system: Mapping[str, Column
     """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
     ours = CommitProperties(custom_metadata={"userMetadata": delta_log.ALTERED})
     delta = DeltaTable(table.location)
-    there = delta_log.schema_of(delta)  # another runner may have added some of them since they were asked for
+    there = delta_log.schema_of(
+        delta
+    )  # another runner may have added some of them since they were asked for
     metadata = [c for c in add if c.fold in METADATA]
     plain = [c for c in add if c.fold not in METADATA and c.name not in there]
     if plain:
@@ -131,5 +145,7 @@ def add_columns(table: Table, add: Sequence[Column], system: Mapping[str, Column
         flag = f'"{_q(system["deleted"].name)}"'
         delta = DeltaTable(table.location)
         with delta_log.conflicts_told(table):
-            delta.update(updates={flag: "false"}, predicate=f"{flag} IS NULL", commit_properties=ours)
+            delta.update(
+                updates={flag: "false"}, predicate=f"{flag} IS NULL", commit_properties=ours
+            )
         delta_log.filled(table, system["deleted"].name)

@@ -11,7 +11,14 @@ from deltalake.exceptions import DeltaError
 
 from strandline.engine.base import FileSource
 from strandline.engine.faults import raise_fault, unreadable
-from strandline.errors import NodeError, ReadError, TableError, TransformError, UnknownColumn, panics_told
+from strandline.errors import (
+    NodeError,
+    ReadError,
+    TableError,
+    TransformError,
+    UnknownColumn,
+    panics_told,
+)
 from strandline.refusal import refused
 
 
@@ -25,14 +32,18 @@ def translated(where: str, files: Sequence[FileSource] = ()) -> Iterator[None]:
         text = str(e)
         raise_fault(text)
         raise (unreadable(files) if _of_files(text) else None) or _translate(e, text, where) from e
-    except DeltaError as e:  # deltalake pulls rows out of DuckDB while it writes: the fault may come from there
+    except (
+        DeltaError
+    ) as e:  # deltalake pulls rows out of DuckDB while it writes: the fault may come from there
         raise_fault(str(e))
         if _of_files(str(e)) and (bad := unreadable(files)):
             raise bad from e
         if known := refused(where, e):
             raise known from e
         first = str(e).strip().splitlines()[0]
-        raise TableError(f"{where}: {first}", hint="the table format (deltalake) said so; no row was written") from e
+        raise TableError(
+            f"{where}: {first}", hint="the table format (deltalake) said so; no row was written"
+        ) from e
     except OSError as e:  # deltalake's own, too
         raise refused(where, e) or e from e
 

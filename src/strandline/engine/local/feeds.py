@@ -29,7 +29,11 @@ def feed(workspace: LocalWorkspace, source: FeedSource) -> str:
     found = delta_feed.files(source.table, source.after, source.version)
     parts = list(delta.metadata().partition_columns)
     told = [f for f in found if f.change is None]
-    bodies = [_rows(workspace, group, parts, every) for group in (told, [f for f in found if f.change]) if group]
+    bodies = [
+        _rows(workspace, group, parts, every)
+        for group in (told, [f for f in found if f.change])
+        if group
+    ]
     name = workspace.fresh("feed")
     body = " UNION ALL ".join(bodies) or render(typed(every, None, set()), workspace.dialect)
     workspace.run(f'CREATE TEMP VIEW "{name}" AS {body}')
@@ -40,7 +44,9 @@ def feed(workspace: LocalWorkspace, source: FeedSource) -> str:
     return f"{name}_some"
 
 
-def _rows(workspace: LocalWorkspace, files: list[ChangeFile], parts: list[str], columns: Schema) -> str:
+def _rows(
+    workspace: LocalWorkspace, files: list[ChangeFile], parts: list[str], columns: Schema
+) -> str:
     """Some files, with what the log knows of them: the version, the partition, and how their rows changed.
 
     A file may come in one version and go in another, so that it is read once for each.
@@ -49,12 +55,19 @@ def _rows(workspace: LocalWorkspace, files: list[ChangeFile], parts: list[str], 
         "file": [f.path for f in files],
         "version": pa.array([f.version for f in files], pa.int64()),
         "change": pa.array([f.change for f in files], pa.string()),
-        **{f"p{i}": pa.array([f.partition.get(c) for f in files], pa.string()) for i, c in enumerate(parts)},
+        **{
+            f"p{i}": pa.array([f.partition.get(c) for f in files], pa.string())
+            for i, c in enumerate(parts)
+        },
     }
     mapping = workspace.fresh("parts")
     workspace.register(mapping, pa.table(facts))
-    listed = exp.Array(expressions=[lit(p) for p in sorted({f.path for f in files})]).sql(dialect="duckdb")
-    rows = f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
+    listed = exp.Array(expressions=[lit(p) for p in sorted({f.path for f in files})]).sql(
+        dialect="duckdb"
+    )
+    rows = (
+        f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
+    )
     known = [named(col("version", "m"), VERSION)]
     known += [named(col("change", "m"), CHANGE)] if files[0].change else []
     known += [named(_value(f"p{i}", columns.get(c)), c) for i, c in enumerate(parts)]

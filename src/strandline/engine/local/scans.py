@@ -35,11 +35,17 @@ def sql(workspace: LocalWorkspace, source: SqlSource) -> tuple[str, int]:
     read = sql_sources.plan_read(source, partitioned=False)
     schema = pa.schema([(c.name, to_arrow(c.wire)) for c in read.columns])
     raw, name, rows = workspace.fresh("raw"), workspace.fresh("src"), 0
-    values = [named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns]
+    values = [
+        named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns
+    ]
     select_ = render(select(*values).from_(table(raw)), workspace.dialect)
     for number, batch in enumerate(_batches(source, read.statement, schema)):
         workspace.connection.register(raw, batch)
-        workspace.run(f'INSERT INTO "{name}" {select_}' if number else f'CREATE TEMP TABLE "{name}" AS {select_}')
+        workspace.run(
+            f'INSERT INTO "{name}" {select_}'
+            if number
+            else f'CREATE TEMP TABLE "{name}" AS {select_}'
+        )
         workspace.connection.unregister(raw)
         rows += batch.num_rows
     return name, rows
@@ -87,13 +93,19 @@ def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
     if _plain_files(delta):
         body = _delta_files(workspace, source.table, delta, columns)
     else:  # deletion vectors and mapped names: only deltalake's own query engine applies them
-        workspace.connection.register(name + "_stream", pa.RecordBatchReader.from_stream(delta_stream(delta)))
+        workspace.connection.register(
+            name + "_stream", pa.RecordBatchReader.from_stream(delta_stream(delta))
+        )
         workspace.run(f'CREATE TEMP TABLE "{name}_rows" AS SELECT * FROM "{name}_stream"')
         body = render(typed(columns, f"{name}_rows", {c.fold for c in columns}), workspace.dialect)
     workspace.run(f'CREATE TEMP VIEW "{name}" AS {body}')
     if source.where is None:
         return name
-    shown = select(*(col(c) for c in whole.without(*source.hidden).names)).from_(table(name)).where(source.where)
+    shown = (
+        select(*(col(c) for c in whole.without(*source.hidden).names))
+        .from_(table(name))
+        .where(source.where)
+    )
     workspace.run(f'CREATE TEMP VIEW "{name}_some" AS {render(shown, workspace.dialect)}')
     return f"{name}_some"
 
@@ -101,10 +113,16 @@ def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
 def _plain_files(delta: DeltaTable) -> bool:
     features = set(delta.protocol().reader_features or ())
     mapped = delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
-    return "deletionVectors" not in features and not mapped and "://" not in delta.table_uri.removeprefix("file://")
+    return (
+        "deletionVectors" not in features
+        and not mapped
+        and "://" not in delta.table_uri.removeprefix("file://")
+    )
 
 
-def _delta_files(workspace: LocalWorkspace, place: Table, delta: DeltaTable, columns: Schema) -> str:
+def _delta_files(
+    workspace: LocalWorkspace, place: Table, delta: DeltaTable, columns: Schema
+) -> str:
     """The live files of a table; partition values come from its log, and a file without a column has NULLs there."""
     live = pa.table(delta.get_add_actions(flatten=True))
     if live.num_rows == 0:
@@ -115,9 +133,13 @@ def _delta_files(workspace: LocalWorkspace, place: Table, delta: DeltaTable, col
     mapping = workspace.fresh("parts")
     workspace.register(mapping, pa.table({"file": paths, **values}))
     listed = exp.Array(expressions=[lit(p) for p in paths]).sql(dialect="duckdb")
-    rows = f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
+    rows = (
+        f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
+    )
     if parts:
-        named_parts = ", ".join(f"p{i} AS {ident(c).sql(dialect='duckdb')}" for i, c in enumerate(parts))
+        named_parts = ", ".join(
+            f"p{i} AS {ident(c).sql(dialect='duckdb')}" for i, c in enumerate(parts)
+        )
         rows = f'SELECT f.*, {named_parts} FROM ({rows}) f JOIN "{mapping}" m ON f._strandline_file = m.file'
     raw = workspace.fresh("raw")
     workspace.run(f'CREATE TEMP VIEW "{raw}" AS {rows}')
@@ -127,7 +149,9 @@ def _delta_files(workspace: LocalWorkspace, place: Table, delta: DeltaTable, col
 
 def typed(columns: Schema, name: str | None, have: set[str]) -> exp.Select:
     """The table's columns in their types, NULL where the files have none."""
-    values = [named(cast(col(c.name) if c.fold in have else exp.null(), c.type), c.name) for c in columns]
+    values = [
+        named(cast(col(c.name) if c.fold in have else exp.null(), c.type), c.name) for c in columns
+    ]
     return select(*values).from_(table(name)) if name else select(*values).where(exp.false())
 
 
@@ -170,7 +194,9 @@ def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
             text: exp.Expr = col(c) if c.casefold() in here else cast(exp.null(), "string")
             if source.null_value is not None:
                 text = exp.Nullif(this=text, expression=lit(source.null_value))
-            values.append(named(checked_cast(text, "string", types.get(c.casefold(), "string"), c), c))
+            values.append(
+                named(checked_cast(text, "string", types.get(c.casefold(), "string"), c), c)
+            )
         parts.append(_from(workspace, source, "read_csv", group.files, options, values))
     return " UNION ALL ".join(parts)
 
@@ -188,7 +214,10 @@ def _json(workspace: LocalWorkspace, source: FileSource) -> str:
     Schema.of(*types.items())  # two names that differ only in case are refused
     file_sources.refuse_own(types, source)
     duck = {c: data_type(t).sql(dialect="duckdb") for c, t in types.items() if t != "void"}
-    options = {"format": lit("newline_delimited"), "columns": _struct(duck or {"_strandline_none": "VARCHAR"})}
+    options = {
+        "format": lit("newline_delimited"),
+        "columns": _struct(duck or {"_strandline_none": "VARCHAR"}),
+    }
     values: list[exp.Expr] = [col(c) if c in duck else named(exp.null(), c) for c in types]
     return _from(workspace, source, "read_json", paths, options, values)
 
@@ -202,7 +231,10 @@ def _json_types(workspace: LocalWorkspace, paths: Sequence[Path]) -> dict[str, s
     structure = json.loads(row[0]) if row[0] else {}
     if not isinstance(structure, dict):
         raise ReadError("the JSON files hold no objects", hint="expected one JSON object per line")
-    return {name: "void" if kind == "NULL" else _json_type(kind) for name, kind in sorted(structure.items())}
+    return {
+        name: "void" if kind == "NULL" else _json_type(kind)
+        for name, kind in sorted(structure.items())
+    }
 
 
 def _json_type(kind: Any) -> str:
@@ -210,7 +242,9 @@ def _json_type(kind: Any) -> str:
         return "struct<" + ",".join(f"{n}:{_json_type(k)}" for n, k in sorted(kind.items())) + ">"
     if isinstance(kind, list):
         return f"array<{_json_type(kind[0])}>"
-    return {"BIGINT": "bigint", "UBIGINT": "bigint", "DOUBLE": "double", "BOOLEAN": "boolean"}.get(kind, "string")
+    return {"BIGINT": "bigint", "UBIGINT": "bigint", "DOUBLE": "double", "BOOLEAN": "boolean"}.get(
+        kind, "string"
+    )
 
 
 def _from(
@@ -237,4 +271,6 @@ def _except(source: FileSource) -> dict[str, Any]:
 
 
 def _struct(types: dict[str, str]) -> exp.Expr:
-    return exp.Struct(expressions=[exp.PropertyEQ(this=ident(n), expression=lit(t)) for n, t in types.items()])
+    return exp.Struct(
+        expressions=[exp.PropertyEQ(this=ident(n), expression=lit(t)) for n, t in types.items()]
+    )

@@ -34,6 +34,10 @@ def _nested(node: exp.DataType) -> str:
     if node.this == kinds.MAP:
         return f"map<{_nested(node.expressions[0])},{_nested(node.expressions[1])}>"
     if node.this == kinds.STRUCT:
-        return "struct<" + ",".join(f"{f.name}:{_nested(f.args['kind'])}" for f in node.expressions) + ">"
+        return (
+            "struct<"
+            + ",".join(f"{f.name}:{_nested(f.args['kind'])}" for f in node.expressions)
+            + ">"
+        )
     name = node.sql(dialect="duckdb").replace(", ", ",")
     return _simple(name) or name.lower()

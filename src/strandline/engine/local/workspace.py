@@ -66,7 +66,9 @@ class LocalWorkspace:
         with translated("query", self.files):
             return self._made("VIEW", self.fresh("v"), tree)
 
-    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
+    def stage(
+        self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None
+    ) -> Staged:
         name = self.fresh("staged")
         point("stage.before")
         with translated("stage", self.files):
@@ -88,7 +90,9 @@ class LocalWorkspace:
             import pandas as pd
         except ModuleNotFoundError:
             hint = "pip install 'strandline[pandas]'"
-            raise EngineError("a python step needs pandas, which is not installed", hint=hint) from None
+            raise EngineError(
+                "a python step needs pandas, which is not installed", hint=hint
+            ) from None
         frame = self.arrow(rows_of(rows)).read_all().to_pandas(types_mapper=pd.ArrowDtype)
         result = function(frame)
         if not isinstance(result, pd.DataFrame):
@@ -96,7 +100,9 @@ class LocalWorkspace:
                 f"the python step returned {type(result).__name__}, expected a pandas DataFrame",
                 hint="return the frame at the end of the function",
             )
-        Schema(tuple(Column(str(c), "") for c in result.columns))  # two names that differ only in case are refused
+        Schema(
+            tuple(Column(str(c), "") for c in result.columns)
+        )  # two names that differ only in case are refused
         name = self.fresh("py")
         self.register(name, settled(pa.Table.from_pandas(result, preserve_index=False)))
         return self.relation(name)
@@ -105,7 +111,9 @@ class LocalWorkspace:
         with translated(table.label):
             delta.add_columns(table, add, system)
 
-    def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+    def apply(
+        self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+    ) -> int:
         with translated(table.label, self.files):
             return delta.apply(self, table, changes, token, record)
 
@@ -123,7 +131,9 @@ class LocalWorkspace:
         for macro in MACROS:
             self.connection.execute(macro)
         for name, answer in ANSWERS.items():
-            self.connection.create_function(name, answer.function, list(answer.arguments), answer.result)
+            self.connection.create_function(
+                name, answer.function, list(answer.arguments), answer.result
+            )
 
     def fresh(self, kind: str) -> str:
         return f"_{kind}{next(self._numbers)}"

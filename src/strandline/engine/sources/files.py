@@ -94,7 +94,9 @@ def _instant(nanoseconds: int) -> datetime:
 def _matching(source: FileSource, *, required: bool = True) -> list[Path]:
     root = source.root.resolve()
     if any(c in source.pattern for c in "*?["):
-        found = sorted(p for p in root.glob(source.pattern) if p.is_file() and not _hidden(p.relative_to(root)))
+        found = sorted(
+            p for p in root.glob(source.pattern) if p.is_file() and not _hidden(p.relative_to(root))
+        )
     else:
         path = root / source.pattern
         found = (
@@ -104,7 +106,9 @@ def _matching(source: FileSource, *, required: bool = True) -> list[Path]:
         )
     for path in found:
         if not path.resolve().is_relative_to(root):
-            raise ReadError(f"{source.label}: `{path.name}` is a link that leaves its connection's folder")
+            raise ReadError(
+                f"{source.label}: `{path.name}` is a link that leaves its connection's folder"
+            )
     if not found or not found[0].exists():
         if not required:
             return []
@@ -128,7 +132,9 @@ def csv_groups(source: FileSource) -> list[FileGroup]:
             groups.setdefault(columns, []).append(path)
     if not groups:
         which = ", ".join(sorted(source.only)) if source.only else source.pattern
-        raise ReadError(f"`{which}`: every file is empty", hint="a CSV file needs at least its header line")
+        raise ReadError(
+            f"`{which}`: every file is empty", hint="a CSV file needs at least its header line"
+        )
     return [FileGroup(tuple(files), columns) for columns, files in groups.items()]
 
 
@@ -144,7 +150,9 @@ def _header(path: Path, source: FileSource) -> tuple[str, ...]:
         with texts.opened(path) as f:
             first = next(csv.reader(f, delimiter=source.delimiter), [])
     except UnicodeDecodeError as e:
-        raise _bad_text(path, source) or ReadError(f"`{path.name}` changed while it was read", hint="run again") from e
+        raise _bad_text(path, source) or ReadError(
+            f"`{path.name}` changed while it was read", hint="run again"
+        ) from e
     except (OSError, EOFError, csv.Error) as e:
         texts.refuse_other_text([path], source)  # a damaged archive is told as such
         raise ReadError(f"`{path.name}` cannot be read as CSV: {e}") from e
@@ -155,7 +163,9 @@ def _header(path: Path, source: FileSource) -> tuple[str, ...]:
     _refuse_other_delimiter(path, source, first)
     names = tuple(first) if source.header else tuple(f"_c{i}" for i in range(len(first)))
     if any(not n.strip() for n in names):
-        raise ReadError(f"`{path.name}`, line 1: column {names.index('') + 1 if '' in names else '?'} has no name")
+        raise ReadError(
+            f"`{path.name}`, line 1: column {names.index('') + 1 if '' in names else '?'} has no name"
+        )
     Schema(tuple(Column(n, "string") for n in names))  # two names alike are refused
     refuse_own(names, source)
     return names
@@ -199,7 +209,11 @@ def first_bad_line(paths: Sequence[Path], source: FileSource) -> tuple[Path, int
                 line = reader.line_num + 1
                 for record in reader:
                     if record and len(record) != width:
-                        return path, line, f"{plural(len(record), 'field')} where the header has {width}"
+                        return (
+                            path,
+                            line,
+                            f"{plural(len(record), 'field')} where the header has {width}",
+                        )
                     line = reader.line_num + 1
             except csv.Error as e:
                 return path, line, str(e)

@@ -23,21 +23,27 @@ _SAFE = 2**62
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
-def pays(connection: sqlalchemy.Connection, origin: exp.Expr, name: str, type_: str, dialect: str) -> bool:
+def pays(
+    connection: sqlalchemy.Connection, origin: exp.Expr, name: str, type_: str, dialect: str
+) -> bool:
     """Are there many keys and few gaps? Each run but the first follows a gap, so the gaps bound the runs."""
     if type_ not in _WHOLE or dialect not in ("sqlite", "postgres"):
         return False
     key = col(name, "q")
     odd: exp.Expr = exp.false()
     if dialect == "sqlite":  # whose columns hold anything
-        odd = exp.NEQ(this=exp.Anonymous(this="typeof", expressions=[key.copy()]), expression=lit("integer"))
+        odd = exp.NEQ(
+            this=exp.Anonymous(this="typeof", expressions=[key.copy()]), expression=lit("integer")
+        )
     tree = select(
         exp.Count(this=exp.Star()),
         exp.Min(this=key),
         exp.Max(this=key.copy()),
         exp.Sum(this=exp.Case(ifs=[exp.If(this=odd, true=lit(1))], default=lit(0))),
     )
-    keys, low, high, others = _one(connection, tree.from_(origin).where(negate(is_null(key.copy()))), dialect)
+    keys, low, high, others = _one(
+        connection, tree.from_(origin).where(negate(is_null(key.copy()))), dialect
+    )
     if keys < _FEW or others or max(abs(low), abs(high)) > _SAFE:
         return False
     return bool((high - low + 1 - keys + 1) * _SPARED <= keys)

@@ -6,7 +6,13 @@ import re
 import sqlite3
 from typing import Literal
 
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 Kind = Literal["down", "busy", "refused", "mistake"]
 
@@ -22,7 +28,14 @@ _SQLITE: dict[int, Kind] = {
     sqlite3.SQLITE_CANTOPEN: "down",
     sqlite3.SQLITE_IOERR: "down",
 }
-_MYSQL: dict[int, Kind] = {1040: "down", 1053: "down", 1205: "busy", 1213: "busy", 1044: "refused", 1045: "refused"}
+_MYSQL: dict[int, Kind] = {
+    1040: "down",
+    1053: "down",
+    1205: "busy",
+    1213: "busy",
+    1044: "refused",
+    1045: "refused",
+}
 
 
 def kind_of(error: SQLAlchemyError | OSError) -> Kind:
@@ -39,7 +52,11 @@ def kind_of(error: SQLAlchemyError | OSError) -> Kind:
         return coded
     if isinstance(driver.__cause__, ConnectionError | TimeoutError):
         return "down"
-    return _of_words(str(driver)) if isinstance(error, OperationalError | InterfaceError) else "mistake"
+    return (
+        _of_words(str(driver))
+        if isinstance(error, OperationalError | InterfaceError)
+        else "mistake"
+    )
 
 
 def of_state(state: str | None) -> Kind | None:
@@ -67,7 +84,9 @@ def _of_number(driver: BaseException) -> Kind | None:
     number = driver.args[0] if driver.args else None
     if not isinstance(number, int):
         return None
-    return "down" if 2000 <= number < 2100 else _MYSQL.get(number, "mistake")  # 20xx: the client, not the server
+    return (
+        "down" if 2000 <= number < 2100 else _MYSQL.get(number, "mistake")
+    )  # 20xx: the client, not the server
 
 
 def _of_words(text: str) -> Kind:

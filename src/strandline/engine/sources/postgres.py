@@ -35,7 +35,9 @@ def columns(connection: sqlalchemy.Connection, origin: exp.Expr) -> list[WireCol
     """The columns of a table or query, by the driver's description of an empty result."""
     probe = select(exp.Star()).from_(origin).where(exp.false()).sql(dialect="postgres")
     with connection.exec_driver_sql(probe) as result:
-        description: Any = result.cursor.description  # psycopg's columns know their type and its precision
+        description: Any = (
+            result.cursor.description
+        )  # psycopg's columns know their type and its precision
     return [_column(d.name, d.type_code, d.precision, d.scale) for d in description]
 
 
@@ -61,12 +63,16 @@ def _numeric(name: str, precision: int | None, scale: int | None) -> WireColumn:
     if precision > DIGITS:  # refused by whoever reads it
         return WireColumn(name, type_, type_, value)
     most = "9" * precision
-    return WireColumn(name, type_, type_, _guarded(value, type_, "numeric", f"-{most}", most), value)
+    return WireColumn(
+        name, type_, type_, _guarded(value, type_, "numeric", f"-{most}", most), value
+    )
 
 
 def _guarded(value: exp.Expr, type_: str, declared: str, low: str, high: str) -> exp.Expr:
     """The value, if it lies in a range; else an error of the database that names the column, the value and the type."""
-    inside = exp.Between(this=value.copy(), low=_as(lit(low), declared), high=_as(lit(high), declared))
+    inside = exp.Between(
+        this=value.copy(), low=_as(lit(low), declared), high=_as(lit(high), declared)
+    )
     told = concat(lit(f"{_MARK}{value.name}|"), _as(value, "text"), lit(f"|{type_}|"))
     return case((exp.or_(is_null(value.copy()), inside), value.copy()), default=_as(told, declared))
 
@@ -77,7 +83,9 @@ def _as(value: exp.Expr, type_: str) -> exp.Cast:
 
 def refused_value(message: str) -> CastError | None:
     """The value that a statement of ours has refused, if this is its error."""
-    found = re.search(rf"{re.escape(_MARK)}([^\n]*?)\|([^|\n]*)\|([a-z_]+(?:\(\d+,\d+\))?)\|", message)
+    found = re.search(
+        rf"{re.escape(_MARK)}([^\n]*?)\|([^|\n]*)\|([a-z_]+(?:\(\d+,\d+\))?)\|", message
+    )
     if found is None:
         return None
     column, value, type_ = found.groups()

@@ -27,7 +27,14 @@ from strandline.engine.base import SqlEndpoint, SqlSource
 from strandline.engine.sources import key_runs, postgres
 from strandline.engine.sources.outage import kind_of
 from strandline.engine.sources.wire import WireColumn, refuse_unheld
-from strandline.errors import EngineError, ReadError, SourceDown, StrandlineError, UnknownColumn, did_you_mean
+from strandline.errors import (
+    EngineError,
+    ReadError,
+    SourceDown,
+    StrandlineError,
+    UnknownColumn,
+    did_you_mean,
+)
 from strandline.plan.pushdown import pushed
 from strandline.sql.expr import case, col, eq, ident, lit, named, select
 from strandline.types import Column, Schema
@@ -83,7 +90,11 @@ def _pushed(
     """The filters that this database may apply for us, over its own columns."""
     given = [
         *source.where,
-        *(source.hints(Schema(tuple(Column(c.name, c.type) for c in columns))) if source.hints else ()),
+        *(
+            source.hints(Schema(tuple(Column(c.name, c.type) for c in columns)))
+            if source.hints
+            else ()
+        ),
     ]
     if not given:
         return []
@@ -96,22 +107,33 @@ def _pushed(
             return node
         found = by_name[node.name.casefold()]
         # what PostgreSQL casts on the way (rounds, unpads) is compared as it arrives
-        return (found.filtered or found.expression).copy() if dialect == "postgres" else col(found.name, "q")
+        return (
+            (found.filtered or found.expression).copy()
+            if dialect == "postgres"
+            else col(found.name, "q")
+        )
 
-    return [p.transform(bind) for where in given if (p := pushed(where, types, dialect)) is not None]
+    return [
+        p.transform(bind) for where in given if (p := pushed(where, types, dialect)) is not None
+    ]
 
 
 def _sorts_unicode(connection: sqlalchemy.Connection, dialect: str) -> bool:
     """Is the order of bytes that of code points? Databases in another encoding than UTF-8 may sort differently."""
     question = {"postgres": "SHOW server_encoding", "sqlite": "PRAGMA encoding"}.get(dialect)
-    return question is None or str(connection.exec_driver_sql(question).scalar()).upper() in ("UTF8", "UTF-8")
+    return question is None or str(connection.exec_driver_sql(question).scalar()).upper() in (
+        "UTF8",
+        "UTF-8",
+    )
 
 
 @contextmanager
 def opened(endpoint: SqlEndpoint) -> Iterator[sqlalchemy.Connection]:
     """A connection; whatever goes wrong with it becomes one of our errors, without its secrets."""
     try:
-        engine = sqlalchemy.create_engine(endpoint.url, poolclass=sqlalchemy.NullPool, **_arguments(endpoint))
+        engine = sqlalchemy.create_engine(
+            endpoint.url, poolclass=sqlalchemy.NullPool, **_arguments(endpoint)
+        )
         with engine.connect() as connection:
             yield connection
     except StrandlineError:
@@ -144,7 +166,9 @@ def _open_sqlite(database: str, name: str) -> Any:
             f"connection `{name}`: there is no SQLite file {file.name}",
             hint=f"looked for it at {database}; relative paths start at the folder of strandline.yaml",
         )
-    return sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30, check_same_thread=False)
+    return sqlite3.connect(
+        f"{file.resolve().as_uri()}?mode=ro", uri=True, timeout=30, check_same_thread=False
+    )
 
 
 def translate(error: SQLAlchemyError | OSError, endpoint: SqlEndpoint) -> StrandlineError:
@@ -164,10 +188,19 @@ def translate(error: SQLAlchemyError | OSError, endpoint: SqlEndpoint) -> Strand
                 hint="check user: and the environment variable that password: refers to",
             )
         case "down":
-            return SourceDown(f"{where}: the database cannot be reached: {text}", hint="check that it runs, and url:")
+            return SourceDown(
+                f"{where}: the database cannot be reached: {text}",
+                hint="check that it runs, and url:",
+            )
         case "busy":
-            return SourceDown(f"{where}: the database is busy: {text}", hint="somebody else holds a lock; run again")
-    return ReadError(f"{where}: {text}", hint="the database itself said so; check the table, the query and its rights")
+            return SourceDown(
+                f"{where}: the database is busy: {text}",
+                hint="somebody else holds a lock; run again",
+            )
+    return ReadError(
+        f"{where}: {text}",
+        hint="the database itself said so; check the table, the query and its rights",
+    )
 
 
 # --- where the rows come from ------------------------------------------------------------------------------
@@ -180,7 +213,11 @@ def _origin(connection: sqlalchemy.Connection, source: SqlSource) -> exp.Expr:
         _probe(connection, text)
         return exp.Subquery(this=exp.Var(this=text), alias=exp.TableAlias(this=ident("q")))
     schema, name = _real_table(connection, source)
-    return exp.Table(this=ident(name), db=ident(schema) if schema else None, alias=exp.TableAlias(this=ident("q")))
+    return exp.Table(
+        this=ident(name),
+        db=ident(schema) if schema else None,
+        alias=exp.TableAlias(this=ident("q")),
+    )
 
 
 def _bare(query: str, dialect: str) -> str:
@@ -212,12 +249,17 @@ def _real_table(connection: sqlalchemy.Connection, source: SqlSource) -> tuple[s
             )
         schema = near[0]
     there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
-    there += inspector.get_materialized_view_names(schema or None) if connection.dialect.name == "postgresql" else []
+    there += (
+        inspector.get_materialized_view_names(schema or None)
+        if connection.dialect.name == "postgresql"
+        else []
+    )
     near = [t for t in there if t == name] or [t for t in there if t.casefold() == name.casefold()]
     if len(near) != 1:
         raise ReadError(
             f"connection `{source.endpoint.name}`: there is no table `{source.table}`",
-            hint=did_you_mean(name, there) or f"there are: {', '.join(sorted(there)[:10]) or 'none'}",
+            hint=did_you_mean(name, there)
+            or f"there are: {', '.join(sorted(there)[:10]) or 'none'}",
         )
     return schema or None, near[0]
 
@@ -225,7 +267,9 @@ def _real_table(connection: sqlalchemy.Connection, source: SqlSource) -> tuple[s
 # --- what the columns are ----------------------------------------------------------------------------------
 
 
-def _columns(connection: sqlalchemy.Connection, source: SqlSource, origin: exp.Expr, dialect: str) -> list[WireColumn]:
+def _columns(
+    connection: sqlalchemy.Connection, source: SqlSource, origin: exp.Expr, dialect: str
+) -> list[WireColumn]:
     if dialect == "sqlite":
         return [_sqlite_column(n, t) for n, t in _sqlite_types(connection, origin)]
     if dialect == "postgres":
@@ -262,7 +306,9 @@ def _sqlite_name(name: str, before: list[str]) -> str:
 def _sqlite_storage(connection: sqlalchemy.Connection, name: str) -> str:
     """An expression has no declared type: what its values are stored as decides."""
     column = ident(name).sql(dialect="sqlite")
-    found = connection.exec_driver_sql(f"SELECT DISTINCT typeof({column}) FROM _strandline_probe").scalars()
+    found = connection.exec_driver_sql(
+        f"SELECT DISTINCT typeof({column}) FROM _strandline_probe"
+    ).scalars()
     kinds = {str(k) for k in found} - {"null"}
     if kinds == {"integer"}:
         return "INTEGER"
@@ -318,7 +364,9 @@ def _generic_column(name: str, type_: Any) -> WireColumn:
         spark = f"decimal({precision},{getattr(type_, 'scale', None) or (18 if precision == 38 else 0)})"
     value = col(name, "q")
     if spark is None:
-        return WireColumn(name, "string", "string", exp.Cast(this=value, to=exp.DataType.build("varchar(4000)")))
+        return WireColumn(
+            name, "string", "string", exp.Cast(this=value, to=exp.DataType.build("varchar(4000)"))
+        )
     return WireColumn(name, spark, spark, value)
 
 
@@ -332,7 +380,9 @@ def _find(name: str, known: list[str], source: SqlSource) -> str:
     return found
 
 
-def _bounds(connection: sqlalchemy.Connection, origin: exp.Expr, column: str, parts: int, dialect: str) -> list[str]:
+def _bounds(
+    connection: sqlalchemy.Connection, origin: exp.Expr, column: str, parts: int, dialect: str
+) -> list[str]:
     """Predicates that split a numeric, date or timestamp column into even ranges; together they cover every row."""
     from datetime import date, datetime
     from decimal import Decimal
@@ -347,7 +397,8 @@ def _bounds(connection: sqlalchemy.Connection, origin: exp.Expr, column: str, pa
         low, high = (low.date(), high.date()) if len(str(low)) == 10 else (low, high)
     if not isinstance(low, int | float | Decimal | date | datetime):
         raise ReadError(
-            f"partition_column `{column}` holds {type(low).__name__} values", hint="choose a numeric or date column"
+            f"partition_column `{column}` holds {type(low).__name__} values",
+            hint="choose a numeric or date column",
         )
     step = (high - low) / parts
     cuts = [low + step * i for i in range(1, parts)]
@@ -366,6 +417,9 @@ def _cut(value: Any) -> exp.Expr:
 def _ranges(cuts: list[exp.Expr], dialect: str) -> list[str]:
     part = col(PART)
     first = exp.or_(exp.LT(this=part, expression=cuts[0]), exp.Is(this=part, expression=exp.null()))
-    middle = [exp.and_(exp.GTE(this=part, expression=a), exp.LT(this=part, expression=b)) for a, b in pairwise(cuts)]
+    middle = [
+        exp.and_(exp.GTE(this=part, expression=a), exp.LT(this=part, expression=b))
+        for a, b in pairwise(cuts)
+    ]
     last = exp.GTE(this=part, expression=cuts[-1])
     return [tree.sql(dialect=dialect) for tree in (first, *middle, last)]

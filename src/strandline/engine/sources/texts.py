@@ -22,7 +22,10 @@ def opened(path: Path, encoding: str = "utf-8", mode: str = "r") -> TextIO:
     """A text file, compressed if its name ends with .gz; line ends are left as they are."""
     encoding = "utf-8-sig" if mode == "r" and is_utf8(encoding) else encoding
     if path.suffix.casefold() == ".gz":
-        return cast(TextIO, gzip.open(path, mode + "t", 1 if mode == "w" else 9, encoding=encoding, newline=""))
+        return cast(
+            TextIO,
+            gzip.open(path, mode + "t", 1 if mode == "w" else 9, encoding=encoding, newline=""),
+        )
     return cast(TextIO, path.open(mode, encoding=encoding, newline=""))
 
 
@@ -47,7 +50,10 @@ def not_text(path: Path, encoding: str = "utf-8") -> tuple[int, str] | None:
                 decoder.setstate(state)
                 line += decoder.decode(chunk[: max(e.start - len(state[0]), 0)]).count("\n")
                 bad = e.object[e.start : e.end][:4]
-                return line, f"the byte{'s' if len(bad) > 1 else ''} {' '.join(f'0x{b:02x}' for b in bad)}"
+                return (
+                    line,
+                    f"the byte{'s' if len(bad) > 1 else ''} {' '.join(f'0x{b:02x}' for b in bad)}",
+                )
     return None
 
 
@@ -57,7 +63,9 @@ def _damage_told(path: Path) -> Iterator[None]:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
         message = f"`{path.name}` cannot be decompressed: {e}"
-        raise ReadError(message, hint="the file is damaged or incomplete: bring it once more") from e
+        raise ReadError(
+            message, hint="the file is damaged or incomplete: bring it once more"
+        ) from e
 
 
 def refuse_other_text(paths: Iterable[Path], source: FileSource) -> None:
@@ -73,12 +81,18 @@ def other_text(path: Path, source: FileSource, line: int, found: str) -> ReadErr
     message = f"{place}, line {line}: this is not {_name(source.encoding)} text: found {found}"
     if not is_utf8(source.encoding):
         return ReadError(
-            message, hint=f"correct options: {{encoding: {source.encoding}}}; without it files are read as UTF-8"
+            message,
+            hint=f"correct options: {{encoding: {source.encoding}}}; without it files are read as UTF-8",
         )
     if wide := _wide(path):
-        return ReadError(message, hint=f"the file begins as UTF-16 does: add options: {{encoding: {wide}}} to the read")
+        return ReadError(
+            message,
+            hint=f"the file begins as UTF-16 does: add options: {{encoding: {wide}}} to the read",
+        )
     examples = "latin-1 (Western Europe), cp1252 (Windows) or utf-16"
-    return ReadError(message, hint=f"add options: {{encoding: …}} to the read, for example {examples}")
+    return ReadError(
+        message, hint=f"add options: {{encoding: …}} to the read, for example {examples}"
+    )
 
 
 def as_utf8(paths: Iterable[Path], source: FileSource, folder: Path) -> FileSource:

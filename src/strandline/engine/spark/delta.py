@@ -22,7 +22,13 @@ _TXN = "spark.databricks.delta.write."
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+def apply(
+    session: SparkSession,
+    target: Table,
+    changes: ChangeSet,
+    token: Token,
+    record: Mapping[str, Any],
+) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
     new = delta_log.open_on(target, changes, token, record) is None
     text = delta_log.commit_text(token, dict(record))
@@ -32,7 +38,9 @@ def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token
             mode = "overwrite" if changes.removals is Removals.EVERYTHING and not new else "append"
             writer = _marked(rows, changes).write.format("delta").mode(mode)
             if new:
-                writer = writer.partitionBy(*changes.partition_by) if changes.partition_by else writer
+                writer = (
+                    writer.partitionBy(*changes.partition_by) if changes.partition_by else writer
+                )
                 # an upsert touches few rows of many files: marking them is cheaper than rewriting the files
                 vectors = changes.removals is Removals.REPLACED
                 writer = writer.option("delta.enableDeletionVectors", str(vectors).lower())
@@ -47,7 +55,11 @@ def apply(session: SparkSession, target: Table, changes: ChangeSet, token: Token
 
 
 def _token(session: SparkSession, token: Token, text: str) -> AbstractContextManager[None]:
-    settings = {_TXN + "txnAppId": token.app_id, _TXN + "txnVersion": str(token.txn), _METADATA: text}
+    settings = {
+        _TXN + "txnAppId": token.app_id,
+        _TXN + "txnVersion": str(token.txn),
+        _METADATA: text,
+    }
     return _settings(session, settings)
 
 
@@ -79,7 +91,9 @@ def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
         expression=exp.Tuple(expressions=[col(n, "s") for n in columns]),
     )
     whens = [exp.When(matched=True, then=_update(columns))]
-    if not changes.replaces_only:  # without it Spark need not shuffle the table to find what is not there
+    if (
+        not changes.replaces_only
+    ):  # without it Spark need not shuffle the table to find what is not there
         whens.append(exp.When(matched=False, then=insert))
     if changes.touched:
         touching = one_of(col(ACTION, "s"), TOUCHING)
@@ -97,10 +111,14 @@ def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
 
 
 def _update(columns: Sequence[str]) -> exp.Update:
-    return exp.Update(expressions=[exp.EQ(this=col(n, "t"), expression=col(n, "s")) for n in columns])
+    return exp.Update(
+        expressions=[exp.EQ(this=col(n, "t"), expression=col(n, "s")) for n in columns]
+    )
 
 
-def add_columns(session: SparkSession, target: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
+def add_columns(
+    session: SparkSession, target: Table, add: Sequence[Column], system: Mapping[str, Column]
+) -> None:
     """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
     place, now = f"delta.{_tick(target.location)}", delta_log.describe(target)
     metadata = [c for c in add if c.fold in METADATA]
@@ -108,9 +126,13 @@ def add_columns(session: SparkSession, target: Table, add: Sequence[Column], sys
     add = [c for c in add if c.fold not in METADATA and c.name not in known]
     with _settings(session, {_METADATA: delta_log.ALTERED}):
         if any("timestamp_ntz" in c.type for c in add):
-            session.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
+            session.sql(
+                f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+            )
         if add:
-            columns = ", ".join(f"{_tick(c.name)} {data_type(c.type).sql(dialect='spark')}" for c in add)
+            columns = ", ".join(
+                f"{_tick(c.name)} {data_type(c.type).sql(dialect='spark')}" for c in add
+            )
             session.sql(f"ALTER TABLE {place} ADD COLUMNS ({columns})")
         if metadata:
             delta_log.add_metadata_columns(target, metadata)

@@ -39,7 +39,9 @@ _DOWN_CLASSES = {
     "java.sql.SQLRecoverableException",
     "java.sql.SQLTransientException",
 }
-_MALFORMED = re.compile(r"MALFORMED_RECORD|FAILED_READ_FILE|MalformedInputException|TextParsingException")
+_MALFORMED = re.compile(
+    r"MALFORMED_RECORD|FAILED_READ_FILE|MalformedInputException|TextParsingException"
+)
 
 
 @contextmanager
@@ -87,18 +89,29 @@ def _translate(error: Exception, text: str, where: str, files: Sequence[FileSour
         return UnknownColumn(name[1].split(".")[-1].strip("`") if name else "?", names, where="SQL")
     if twice := re.search(r"\[COLUMN_ALREADY_EXISTS\] The column (`.+?`)", text):
         told = f"{where}: two columns differ only in case or not at all: {twice[1]} is there twice"
-        return TableError(told, hint="give one of them another name at the source, or with a query: or a rename step")
+        return TableError(
+            told,
+            hint="give one of them another name at the source, or with a query: or a rename step",
+        )
     if _CONFLICT.search(text):
-        return CommitConflict(f"{where}: somebody else committed at the same moment", hint="run again")
+        return CommitConflict(
+            f"{where}: somebody else committed at the same moment", hint="run again"
+        )
     if _is_down(error, text):
         return SourceDown(
-            f"{where}: the database cannot be reached: {_first(text)}", hint="check that it runs, and url:"
+            f"{where}: the database cannot be reached: {_first(text)}",
+            hint="check that it runs, and url:",
         )
     if _MALFORMED.search(text):
         return unreadable(files) or ReadError(f"{where}: {_first(text)}")
     if "ClassNotFoundException" in text and "river" in text:
-        return ReadError(f"{where}: Spark has no JDBC driver for this database", hint="add it under spark: packages:")
-    return TransformError(f"{where}: {_first(text)}", hint="Spark said so; see .strandline/spark.log")
+        return ReadError(
+            f"{where}: Spark has no JDBC driver for this database",
+            hint="add it under spark: packages:",
+        )
+    return TransformError(
+        f"{where}: {_first(text)}", hint="Spark said so; see .strandline/spark.log"
+    )
 
 
 def _is_down(error: Exception, text: str) -> bool:
@@ -141,7 +154,11 @@ def _kind(java: Any, classes: set[str]) -> Kind | None:
 def _first(text: str) -> str:
     """The sentence that says what happened: the innermost cause, without its class and trace."""
     causes = re.findall(r"Caused by: ([^\n]+)", text)
-    told = (li for li in text.splitlines() if li.strip() and not li.startswith("An error occurred while calling"))
+    told = (
+        li
+        for li in text.splitlines()
+        if li.strip() and not li.startswith("An error occurred while calling")
+    )
     line = causes[-1] if causes else next(told, "").removeprefix(": ")
     line = re.sub(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ", "", line.strip())
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", line)[:500]

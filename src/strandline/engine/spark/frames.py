@@ -35,14 +35,18 @@ class Frames:
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
-        self.engine = SparkWorkspace(session, Path("unused"), prefix=f"_strandline_{uuid.uuid4().hex[:8]}_")
+        self.engine = SparkWorkspace(
+            session, Path("unused"), prefix=f"_strandline_{uuid.uuid4().hex[:8]}_"
+        )
 
     @classmethod
     def of_session(cls) -> Frames:
         """The session that is active in this thread, else the default one of the process."""
         session = live_session()
         if session is None:
-            raise EngineError("there is no Spark session", hint="start one: the loaders work in your own")
+            raise EngineError(
+                "there is no Spark session", hint="start one: the loaders work in your own"
+            )
         return cls(session)
 
     def told(self, where: str) -> AbstractContextManager[None]:
@@ -56,9 +60,15 @@ class Frames:
             return Table(name, _local(name))
         try:
             if not self.session.catalog.tableExists(name):
-                raise ReadError(f"there is no table `{name}`", hint="give its name in the catalog, or its path")
+                raise ReadError(
+                    f"there is no table `{name}`", hint="give its name in the catalog, or its path"
+                )
             self._refuse_view(name)
-            detail = self.session.sql(f"DESCRIBE DETAIL {_quoted(name)}").select("format", "location").collect()[0]
+            detail = (
+                self.session.sql(f"DESCRIBE DETAIL {_quoted(name)}")
+                .select("format", "location")
+                .collect()[0]
+            )
         except AnalysisException as e:
             raise ReadError(
                 f"table `{name}` cannot be read: {str(e).splitlines()[0]}",
@@ -90,7 +100,9 @@ class Frames:
         try:
             return Path(_local(str(self.session.catalog.getDatabase(name).locationUri)))
         except AnalysisException as e:
-            raise ReadError(f"there is no schema `{name}` in the catalog", hint="give one, or a path") from e
+            raise ReadError(
+                f"there is no schema `{name}` in the catalog", hint="give one, or a path"
+            ) from e
 
     def frame(self, relation: Relation) -> DataFrame:
         """The rows under a name as a frame; nothing of ours stays in the session."""
@@ -110,12 +122,16 @@ class Frames:
         dated = frame.join(f.broadcast(times), f.col(VERSION) == f.col(_JOINED), "left")
         return dated.drop(_JOINED)
 
-    def merge(self, table: object, frame: DataFrame, keys: Sequence[str], *, whole: bool = False) -> int | None:
+    def merge(
+        self, table: object, frame: DataFrame, keys: Sequence[str], *, whole: bool = False
+    ) -> int | None:
         """Make a table follow a frame's rows: their changes, and their deletes; None when nothing was committed."""
         with self.told(str(getattr(table, "identifier", table))):
             if CHANGE not in frame.columns:
                 frame = frame.withColumn(CHANGE, f.lit("insert"))
-            held = frame.drop(VERSION, TIMESTAMP).localCheckpoint()  # asked several times: the same each time
+            held = frame.drop(
+                VERSION, TIMESTAMP
+            ).localCheckpoint()  # asked several times: the same each time
             try:
                 if not self.exists(table):
                     return self._create(table, held, keys)
@@ -139,14 +155,18 @@ class Frames:
         """Whatever is written meanwhile carries the load's id; when something fails, all these tables are put back."""
         before = {str(getattr(t, "identifier", t)): self._version(t) for t in tables}
         old = self.session.conf.get(_METADATA, None)
-        self.session.conf.set(_METADATA, json.dumps({"strandline": {"load": load_id}}, separators=(",", ":")))
+        self.session.conf.set(
+            _METADATA, json.dumps({"strandline": {"load": load_id}}, separators=(",", ":"))
+        )
         try:
             yield
         except BaseException as error:
             self._back(before, load_id, error)
             raise
         finally:
-            self.session.conf.unset(_METADATA) if old is None else self.session.conf.set(_METADATA, old)
+            self.session.conf.unset(_METADATA) if old is None else self.session.conf.set(
+                _METADATA, old
+            )
 
     def _version(self, table: object) -> int | None:
         if not self.exists(table):
@@ -171,7 +191,9 @@ class Frames:
 
     def _restore(self, name: str, place: Table, version: int | None) -> None:
         if version is not None:
-            self.session.sql(f"RESTORE TABLE delta.{_tick(place.location)} TO VERSION AS OF {version}")
+            self.session.sql(
+                f"RESTORE TABLE delta.{_tick(place.location)} TO VERSION AS OF {version}"
+            )
         elif "/" in name:
             shutil.rmtree(place.location)
         else:
@@ -181,7 +203,8 @@ class Frames:
 def _local(path: str) -> str:
     if "://" in path and not path.startswith("file:"):
         raise ReadError(
-            f"{path} is not on a file system of this machine", hint="the loaders read and write local paths so far"
+            f"{path} is not on a file system of this machine",
+            hint="the loaders read and write local paths so far",
         )
     return unquote(urlparse(path).path) if path.startswith("file:") else str(Path(path).absolute())
 

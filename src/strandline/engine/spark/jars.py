@@ -40,7 +40,8 @@ def resolve(packages: Sequence[str] = PACKAGES) -> list[str]:
     jars = [str(p) for p in _missing_from_spark(sorted((folder / "ivy" / "jars").glob("*.jar")))]
     if not jars:
         raise EngineError(
-            "the jars that Spark needs could not be found after they were fetched", hint=f"remove {folder}"
+            "the jars that Spark needs could not be found after they were fetched",
+            hint=f"remove {folder}",
         )
     (folder / _LISTING).write_text("\n".join(jars))
     return jars

@@ -44,4 +44,6 @@ def _version(java: Path) -> int:
 
 
 def _ask(java: Path) -> str:
-    return subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    return subprocess.run(  # noqa: S603
+        [str(java), "-version"], capture_output=True, text=True, check=False
+    ).stderr

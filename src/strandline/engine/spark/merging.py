@@ -36,7 +36,9 @@ from strandline.types import Column, Relation, Schema, Table, TableState
 _THERE = "_strandline_there"
 
 
-def merge(engine: SparkWorkspace, target: Table, frame: DataFrame, keys: Sequence[str], *, whole: bool) -> int | None:
+def merge(
+    engine: SparkWorkspace, target: Table, frame: DataFrame, keys: Sequence[str], *, whole: bool
+) -> int | None:
     """Make a table follow the rows of a frame; the new version, or None when nothing was committed.
 
     With `whole` the frame holds all rows, and those that it lacks are deleted.
@@ -49,7 +51,9 @@ def merge(engine: SparkWorkspace, target: Table, frame: DataFrame, keys: Sequenc
             raise _empty(target)
         return None
     _fitted(engine, target, live, state)
-    changes = _changes(engine, target, _decided(engine, frame, live, keys), state, keys, whole=whole)
+    changes = _changes(
+        engine, target, _decided(engine, frame, live, keys), state, keys, whole=whole
+    )
     if changes is not None:
         engine.session.sql(render(_merged(target, changes, _spelled(state.schema, keys)), "spark"))
     written = delta_log.open_table(target)
@@ -59,7 +63,9 @@ def merge(engine: SparkWorkspace, target: Table, frame: DataFrame, keys: Sequenc
 def check_keys(engine: SparkWorkspace, rows: Relation, keys: Sequence[str]) -> None:
     """Refuse rows without their keys, and a key that occurs twice."""
     if not keys:
-        raise TableError("merge_dataframe needs key_columns", hint="name the columns that identify a row")
+        raise TableError(
+            "merge_dataframe needs key_columns", hint="name the columns that identify a row"
+        )
     for key in keys:
         if key not in rows.schema:
             raise UnknownColumn(key, rows.schema.names, where="key_columns")
@@ -79,7 +85,10 @@ def check_keys(engine: SparkWorkspace, rows: Relation, keys: Sequence[str]) -> N
 def _writable(target: Table) -> TableState:
     state = delta_log.describe(target)
     if state is None:
-        raise TableError(f"{target.label} is not a Delta table", hint="give a Delta table, or a path that is not there")
+        raise TableError(
+            f"{target.label} is not a Delta table",
+            hint="give a Delta table, or a path that is not there",
+        )
     if state.roles:
         raise TableError(
             f"{target.label} is written by a strandline node, which keeps its own books in it",
@@ -109,16 +118,26 @@ def _fitted(engine: SparkWorkspace, target: Table, live: Relation, state: TableS
         delta.add_columns(engine.session, target, shape.added, {})
 
 
-def _decided(engine: SparkWorkspace, frame: DataFrame, live: Relation, keys: Sequence[str]) -> DataFrame:
+def _decided(
+    engine: SparkWorkspace, frame: DataFrame, live: Relation, keys: Sequence[str]
+) -> DataFrame:
     """Living rows, and deletes of keys that no living row has."""
     gone = frame.where(f.col(CHANGE) == "delete").dropDuplicates(list(keys))
-    there = engine.session.table(live.name).select(*(f.col(k).alias(f"_strandline_{k}") for k in keys))
+    there = engine.session.table(live.name).select(
+        *(f.col(k).alias(f"_strandline_{k}") for k in keys)
+    )
     on = [gone[k].eqNullSafe(there[f"_strandline_{k}"]) for k in keys]
     return frame.where(f.col(CHANGE) != "delete").unionByName(gone.join(there, on, "left_anti"))
 
 
 def _changes(
-    engine: SparkWorkspace, target: Table, decided: DataFrame, state: TableState, keys: Sequence[str], *, whole: bool
+    engine: SparkWorkspace,
+    target: Table,
+    decided: DataFrame,
+    state: TableState,
+    keys: Sequence[str],
+    *,
+    whole: bool,
 ) -> Relation | None:
     """The rows that change something in the table; None when there are none, as a MERGE of none commits a version."""
     rows = engine.relation(decided)
@@ -147,7 +166,9 @@ def _absent(target: Table, rows: Relation, keys: Sequence[str]) -> exp.Select:
     values = [lit("delete") if c.name == CHANGE else col(c.name, "t") for c in rows.schema]
     here = select(lit(1)).from_(table(rows.name, "s")).where(same_keys(keys, "s", "t"))
     picked = select(*(named(v, c.name) for v, c in zip(values, rows.schema, strict=True)))
-    return picked.from_(exp.alias_(_lake(target), ident("t"), table=True)).where(negate(exp.Exists(this=here)))
+    return picked.from_(exp.alias_(_lake(target), ident("t"), table=True)).where(
+        negate(exp.Exists(this=here))
+    )
 
 
 def _differ(rows: Relation, keys: Sequence[str]) -> exp.Expr:
@@ -164,7 +185,9 @@ def _merged(target: Table, rows: Relation, keys: Sequence[str]) -> exp.Merge:
     """Deletes, real changes and new rows, as the table is when the MERGE reads it."""
     columns = [c.name for c in rows.schema if c.name != CHANGE]
     gone = eq(col(CHANGE, "s"), lit("delete"))
-    update = exp.Update(expressions=[exp.EQ(this=col(c, "t"), expression=col(c, "s")) for c in columns])
+    update = exp.Update(
+        expressions=[exp.EQ(this=col(c, "t"), expression=col(c, "s")) for c in columns]
+    )
     insert = exp.Insert(
         this=exp.Tuple(expressions=[exp.Column(this=ident(c)) for c in columns]),
         expression=exp.Tuple(expressions=[col(c, "s") for c in columns]),

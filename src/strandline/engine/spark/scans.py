@@ -40,7 +40,9 @@ def sql(session: SparkSession, source: SqlSource) -> Counted:
         "driver": jdbc.driver,
         "fetchsize": _FETCH_SIZE,
         "preferTimestampNTZ": "true",
-        "customSchema": ", ".join(f"`{c.name}` {c.wire}" for c in read.columns if c.wire != "binary"),
+        "customSchema": ", ".join(
+            f"`{c.name}` {c.wire}" for c in read.columns if c.wire != "binary"
+        ),
     }
     given = {k: v for k, v in options.items() if v}
     dbtable = f"({read.statement}) _strandline"
@@ -49,22 +51,32 @@ def sql(session: SparkSession, source: SqlSource) -> Counted:
         frame = session.read.jdbc(jdbc.url, dbtable, predicates=read.bounds, properties=properties)
     else:
         frame = session.read.format("jdbc").options(**given, dbtable=dbtable).load()
-    values = [named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns]
+    values = [
+        named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns
+    ]
     return _counted(frame.select(*(f.expr(render(v, "spark")) for v in values)))
 
 
 def lake(session: SparkSession, source: LakeSource) -> Counted:
     """A Delta table at one version; how many rows it has, its log knows."""
-    frame = session.read.format("delta").option("versionAsOf", source.version).load(source.table.location)
+    frame = (
+        session.read.format("delta")
+        .option("versionAsOf", source.version)
+        .load(source.table.location)
+    )
     if source.where is not None:
         return _counted(frame.where(f.expr(render(source.where, "spark"))).drop(*source.hidden))
-    return frame.drop(*source.hidden), lambda: row_count(DeltaTable(source.table.location, version=source.version))
+    return frame.drop(*source.hidden), lambda: row_count(
+        DeltaTable(source.table.location, version=source.version)
+    )
 
 
 def feed(session: SparkSession, source: FeedSource) -> Counted:
     """The changed rows of a Delta table, each with how and when."""
     reader = session.read.format("delta").option("readChangeFeed", "true")
-    reader = reader.option("startingVersion", source.after + 1).option("endingVersion", source.version)
+    reader = reader.option("startingVersion", source.after + 1).option(
+        "endingVersion", source.version
+    )
     frame = reader.load(source.table.location)
     if source.where is not None:
         frame = frame.where(f.expr(render(source.where, "spark")))
@@ -87,7 +99,9 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
     types = {k.casefold(): v for k, v in (source.schema or {}).items()}
     frames = []
     for group in groups:
-        texts.refuse_other_text(group.files, source)  # Spark itself would replace what it cannot decode
+        texts.refuse_other_text(
+            group.files, source
+        )  # Spark itself would replace what it cannot decode
         frame = (
             session.read.schema(", ".join(f"`{_tick(c)}` string" for c in group.columns))
             .option("sep", source.delimiter)
@@ -96,7 +110,9 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
             .option("escape", '"')
             .option("multiLine", source.multiline)
             .option("mode", "FAILFAST")
-            .option("nullValue", "\u0001strandline-null\u0001")  # only what is absent is NULL; '' stays ''
+            .option(
+                "nullValue", "\u0001strandline-null\u0001"
+            )  # only what is absent is NULL; '' stays ''
             .option("emptyValue", "")
             .option("maxCharsPerColumn", -1)
             .option("encoding", "UTF-8")
@@ -106,8 +122,12 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
         values = []
         for c in every:
             text = col(c) if c.casefold() in here else lit(None)
-            tree = checked_cast(_null_if(text, source.null_value), "string", types.get(c.casefold(), "string"), c)
-            values.append(f.expr(render(tree, "spark")).cast(types.get(c.casefold(), "string")).alias(c))
+            tree = checked_cast(
+                _null_if(text, source.null_value), "string", types.get(c.casefold(), "string"), c
+            )
+            values.append(
+                f.expr(render(tree, "spark")).cast(types.get(c.casefold(), "string")).alias(c)
+            )
         frames.append(frame.select(*values, *_file_column(source)))
     return _counted(reduce(lambda a, b: a.unionByName(b), frames))
 
@@ -117,14 +137,25 @@ def _null_if(text: exp.Expr, null_value: str | None) -> exp.Expr:
 
 
 def _json(session: SparkSession, source: FileSource) -> Counted:
-    reader, paths = session.read.option("mode", "FAILFAST"), [str(p) for p in file_sources.find(source)]
+    reader, paths = (
+        session.read.option("mode", "FAILFAST"),
+        [str(p) for p in file_sources.find(source)],
+    )
     if source.schema:
         reader = reader.schema(", ".join(f"`{_tick(n)}` {t}" for n, t in source.schema.items()))
     frame = reader.json(paths)
     file_sources.refuse_own(frame.columns, source)
-    texts = set() if source.schema else {c.name for c in frame.schema if isinstance(c.dataType, StringType)}
+    texts = (
+        set()
+        if source.schema
+        else {c.name for c in frame.schema if isinstance(c.dataType, StringType)}
+    )
     # Spark takes a field that is null in every object for text: asked once more, it leaves those out
-    untyped = texts - set(reader.option("dropFieldIfAllNull", True).json(paths).columns) if texts else set()
+    untyped = (
+        texts - set(reader.option("dropFieldIfAllNull", True).json(paths).columns)
+        if texts
+        else set()
+    )
     return _counted(frame.select(*_columns(frame, untyped), *_file_column(source)))
 
 
@@ -160,7 +191,9 @@ def _counted(frame: DataFrame) -> Counted:
     def rows() -> int | None:
         try:
             found = observed(seen)
-        except Py4JError:  # nothing was observed: Spark saw that the rows cannot matter, and read none of them
+        except (
+            Py4JError
+        ):  # nothing was observed: Spark saw that the rows cannot matter, and read none of them
             return None
         return int(found["n"]) if found else None
 

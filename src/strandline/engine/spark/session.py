@@ -74,7 +74,9 @@ class SparkPlatform:
         sweep_scratch()  # the rows of plans are staged there
         active = live_session()
         if active is not None:
-            for name, message, hint in unseen(project.config.connections, str(active.sparkContext.master)):
+            for name, message, hint in unseen(
+                project.config.connections, str(active.sparkContext.master)
+            ):
                 raise EngineError(f"connection `{name}`: {message}", hint=hint)
             return cls(active, rows, owned=False)
         return cls(_local_session(project), rows, owned=True)
@@ -116,9 +118,14 @@ def _local_session(project: Project) -> SparkSession:
     own = given.get("spark.driver.extraJavaOptions", "")
     options = f"-Duser.timezone=UTC -Dlog4j2.configurationFile={log4j.as_uri()} {own}"
     settings["spark.driver.extraJavaOptions"] = options.strip()
-    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # every error is told once, in our words
+    for logger in (
+        "SQLQueryContextLogger",
+        "DataFrameQueryContextLogger",
+    ):  # every error is told once, in our words
         PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
-    builder = SparkSession.builder.master(config.master).appName(f"strandline {project.config.project}")
+    builder = SparkSession.builder.master(config.master).appName(
+        f"strandline {project.config.project}"
+    )
     for key, value in settings.items():
         builder = builder.config(key, value)
     with _stderr_to(logs / "spark.log"):
@@ -126,7 +133,8 @@ def _local_session(project: Project) -> SparkSession:
             return builder.getOrCreate()
         except (PySparkException, RuntimeError, OSError) as e:
             raise EngineError(
-                f"Spark did not start: {str(e).strip().splitlines()[0]}", hint=f"its log: {logs / 'spark.log'}"
+                f"Spark did not start: {str(e).strip().splitlines()[0]}",
+                hint=f"its log: {logs / 'spark.log'}",
             ) from e
 
 
@@ -139,7 +147,11 @@ def _settings(master: str) -> dict[str, str]:
     }
     if master.startswith("local"):
         # the defaults are made for clusters: 200 shuffle and 50 snapshot partitions dominate small work
-        cores = str(os.cpu_count() or 2) if master == "local[*]" else "".join(filter(str.isdigit, master)) or "1"
+        cores = (
+            str(os.cpu_count() or 2)
+            if master == "local[*]"
+            else "".join(filter(str.isdigit, master)) or "1"
+        )
         settings |= {
             "spark.ui.enabled": "false",
             "spark.driver.memory": "2g",

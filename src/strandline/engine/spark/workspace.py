@@ -12,7 +12,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import NullType
 from sqlglot import exp
 
-from strandline.engine.base import FeedSource, FileSource, LakeSource, Scan, Source, SqlSource, Staged
+from strandline.engine.base import (
+    FeedSource,
+    FileSource,
+    LakeSource,
+    Scan,
+    Source,
+    SqlSource,
+    Staged,
+)
 from strandline.engine.sources.files import in_utf8
 from strandline.engine.spark import delta, scans
 from strandline.engine.spark.failures import translated
@@ -58,7 +66,9 @@ class SparkWorkspace:
         with translated("query", self.files):
             return self.relation(self.session.sql(render(tree, self.dialect)))
 
-    def stage(self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None) -> Staged:
+    def stage(
+        self, tree: exp.Query, measures: Mapping[str, exp.Expr], keep: exp.Expr | None
+    ) -> Staged:
         """Write the rows to files of this batch; the counts are observed on the way, in the same job."""
         point("stage.before")
         with translated("stage", self.files):
@@ -70,18 +80,25 @@ class SparkWorkspace:
             if keep is not None:
                 frame = frame.where(f.expr(render(keep, self.dialect)))
             path = str(self.staging / self._fresh())
-            untyped = {c.name: f.lit(None) for c in frame.schema if isinstance(c.dataType, NullType)}
+            untyped = {
+                c.name: f.lit(None) for c in frame.schema if isinstance(c.dataType, NullType)
+            }
             frame = frame.withColumns({name: null.cast("string") for name, null in untyped.items()})
             frame.write.parquet(path)
             point("stage.after")
             staged = self.session.read.schema(frame.schema).parquet(path).withColumns(untyped)
             # not observed: Spark saw beforehand that there can be no row
-            return Staged(self.relation(staged), observed(seen) or nothing.agg(*figures).collect()[0].asDict())
+            return Staged(
+                self.relation(staged), observed(seen) or nothing.agg(*figures).collect()[0].asDict()
+            )
 
     def fetch(self, tree: exp.Query) -> list[tuple[Any, ...]]:
         with translated("fetch", self.files):
             # through Arrow: rows collected as Python objects would carry the local time zone
-            columns = [c.to_pylist() for c in self.session.sql(render(tree, self.dialect)).toArrow().columns]
+            columns = [
+                c.to_pylist()
+                for c in self.session.sql(render(tree, self.dialect)).toArrow().columns
+            ]
             return list(zip(*columns, strict=True))
 
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
@@ -98,7 +115,9 @@ class SparkWorkspace:
         with translated(table.label, self.files):
             delta.add_columns(self.session, table, add, system)
 
-    def apply(self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> int:
+    def apply(
+        self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+    ) -> int:
         with translated(table.label, self.files):
             return delta.apply(self.session, table, changes, token, record)
 

@@ -38,7 +38,12 @@ class DeltaFormat:
         feed.enable(table)
 
     def overlooked(
-        self, table: Table, version: int, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+        self,
+        table: Table,
+        version: int,
+        changes: ChangeSet,
+        token: Token,
+        record: Mapping[str, Any],
     ) -> str | None:
         return log.overlooked(table, version, changes, token, record)
 

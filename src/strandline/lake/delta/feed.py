@@ -44,7 +44,9 @@ class _Commit:
 
     @property
     def moves_rows(self) -> bool:
-        return any(body.get("dataChange", True) for _, body in self.of("add", "remove")) or bool(self.of("cdc"))
+        return any(body.get("dataChange", True) for _, body in self.of("add", "remove")) or bool(
+            self.of("cdc")
+        )
 
     @property
     def operation(self) -> str:
@@ -59,7 +61,11 @@ class _Commit:
             change = {"cdc": None, "add": "insert", "remove": "delete"}[kind]
             parts = body.get("partitionValues") or {}
             yield ChangeFile(
-                str(file_of(table, body["path"])), self.version, change, parts, bool(body.get("deletionVector"))
+                str(file_of(table, body["path"])),
+                self.version,
+                change,
+                parts,
+                bool(body.get("deletionVector")),
             )
 
 
@@ -80,7 +86,11 @@ def gap(table: Table, after: int, version: int, *, vectors: bool) -> str | None:
     before = _opened(table, after) if after >= 0 else None
     if after >= 0 and before is None:
         return f"the log no longer reaches back to version {after}"
-    return _interrupted(commits, before) or _other_columns(commits, before) or _lost(table, commits, vectors=vectors)
+    return (
+        _interrupted(commits, before)
+        or _other_columns(commits, before)
+        or _lost(table, commits, vectors=vectors)
+    )
 
 
 def _interrupted(commits: list[_Commit], before: DeltaTable | None) -> str | None:
@@ -141,10 +151,14 @@ def _commits(table: Table, after: int, version: int) -> list[_Commit] | None:
     found = []
     for number in range(after + 1, version + 1):
         try:
-            text = (Path(table.location) / "_delta_log" / f"{number:020}.json").read_text(encoding="utf-8")
+            text = (Path(table.location) / "_delta_log" / f"{number:020}.json").read_text(
+                encoding="utf-8"
+            )
         except FileNotFoundError:
             return None
-        found.append(_Commit(number, [json.loads(line) for line in text.splitlines() if line.strip()]))
+        found.append(
+            _Commit(number, [json.loads(line) for line in text.splitlines() if line.strip()])
+        )
     return found
 
 

@@ -20,7 +20,9 @@ from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
 _LOG = "_delta_log"
 FEED = "delta.enableChangeDataFeed"
-ALTERED = '{"strandline":{"alter":true}}'  # what a commit carries that only prepares a table for a batch
+ALTERED = (
+    '{"strandline":{"alter":true}}'  # what a commit carries that only prepares a table for a batch
+)
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
 _UNFILLED = "strandline.unfilled"  # and whether rows that were there before it are still to be filled in: yes or no
 _METADATA = "strandline.metadata"  # the role of a metadata column, in the same place
@@ -35,7 +37,9 @@ _PRIMITIVES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": 
 def describe(table: Table, app_id: str | None = None) -> TableState | None:
     """The table's state, with the newest commit under `app_id`; None when nothing is there."""
     delta = open_table(table)
-    return None if delta is None else _state(delta, newest_commit(delta, app_id) if app_id else None)
+    return (
+        None if delta is None else _state(delta, newest_commit(delta, app_id) if app_id else None)
+    )
 
 
 def describe_at(table: Table, version: int) -> TableState:
@@ -70,7 +74,11 @@ def _roles(delta: DeltaTable) -> dict[str, str]:
 
 def _metadata(delta: DeltaTable) -> frozenset[str]:
     """The metadata columns: those with the role that their name stands for, and the batch of appended rows."""
-    found = {name.casefold() for name, mark in _marks(delta).items() if mark.get(_METADATA) == _role(name)}
+    found = {
+        name.casefold()
+        for name, mark in _marks(delta).items()
+        if mark.get(_METADATA) == _role(name)
+    }
     return frozenset({*found, _roles(delta).get("batch_id", "").casefold()} & {*METADATA})
 
 
@@ -118,15 +126,24 @@ def open_table(table: Table) -> DeltaTable | None:
 
 def files_of(table: Table, delta: DeltaTable) -> list[Path]:
     """The live files of a table on this machine."""
-    return [file_of(table, p) for p in pa.table(delta.get_add_actions(flatten=True)).column("path").to_pylist()]
+    return [
+        file_of(table, p)
+        for p in pa.table(delta.get_add_actions(flatten=True)).column("path").to_pylist()
+    ]
 
 
 def file_of(table: Table, path: str) -> Path:
     """A path of the log: below the table, or whole, always percent-encoded; where the table is never is."""
-    return Path(unquote(urlparse(path).path)) if "://" in path else Path(table.location) / unquote(path)
+    return (
+        Path(unquote(urlparse(path).path))
+        if "://" in path
+        else Path(table.location) / unquote(path)
+    )
 
 
-def open_on(table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> DeltaTable | None:
+def open_on(
+    table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+) -> DeltaTable | None:
     """The table to commit to; an error when it is not at its base, or what was found out by looking at it is void."""
     delta, base, seen = open_table(table), changes.base, changes.seen
     if base is not None and (delta is None or delta.version() != base):
@@ -142,15 +159,21 @@ def open_on(table: Table, changes: ChangeSet, token: Token, record: Mapping[str,
     else:
         other = _void(delta, range(seen + 1, delta.version() + 1), changes, token, record)
     if other:
-        raise CommitConflict(f"{table.label}: it was looked at in version {seen}, and {other}", hint="run again")
+        raise CommitConflict(
+            f"{table.label}: it was looked at in version {seen}, and {other}", hint="run again"
+        )
     return delta
 
 
-def overlooked(table: Table, version: int, changes: ChangeSet, token: Token, record: Mapping[str, Any]) -> str | None:
+def overlooked(
+    table: Table, version: int, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+) -> str | None:
     """What `open_on` would have refused, and came after it while the commit of this version was made."""
     if changes.seen is None or version - 1 <= changes.seen:
         return None
-    return _void(DeltaTable(table.location), range(changes.seen + 1, version), changes, token, record)
+    return _void(
+        DeltaTable(table.location), range(changes.seen + 1, version), changes, token, record
+    )
 
 
 def _void(
@@ -163,7 +186,11 @@ def _void(
     """
     for entry in delta.history(delta.version() + 1 - versions.start) if versions else ():
         operation, theirs = str(entry.get("operation", "")), record_of(entry) or {}
-        if entry["version"] not in versions or theirs.get("alter") or operation.startswith(HARMLESS):
+        if (
+            entry["version"] not in versions
+            or theirs.get("alter")
+            or operation.startswith(HARMLESS)
+        ):
             continue
         if changes.removals is not Removals.NOTHING or _same_rows(theirs, token, record):
             return f"version {entry['version']} ({operation}) came meanwhile"
@@ -200,14 +227,19 @@ def add_metadata_columns(table: Table, add: Sequence[Column]) -> None:
     delta = DeltaTable(table.location)
     there, marked = schema_of(delta), _metadata(delta)
     new = [c for c in add if c.name not in there]
-    fields = [Field(c.name, to_delta(c.type), nullable=True, metadata={_METADATA: str(_role(c.name))}) for c in new]
+    fields = [
+        Field(c.name, to_delta(c.type), nullable=True, metadata={_METADATA: str(_role(c.name))})
+        for c in new
+    ]
     with conflicts_told(table):
         if fields:
             delta.alter.add_columns(fields, commit_properties=_ours())
         for c in add:
             if (have := there.get(c.name)) and c.fold not in marked:
                 mark = {_METADATA: str(_role(c.name))}
-                DeltaTable(table.location).alter.set_column_metadata(have.name, mark, commit_properties=_ours())
+                DeltaTable(table.location).alter.set_column_metadata(
+                    have.name, mark, commit_properties=_ours()
+                )
 
 
 def _ours() -> CommitProperties:
@@ -222,7 +254,9 @@ def _mark(role: str) -> dict[str, str]:
 def filled(table: Table, flag: str) -> None:
     """A delete flag is no longer NULL in any row."""
     with conflicts_told(table):
-        DeltaTable(table.location).alter.set_column_metadata(flag, {_UNFILLED: "no"}, commit_properties=_ours())
+        DeltaTable(table.location).alter.set_column_metadata(
+            flag, {_UNFILLED: "no"}, commit_properties=_ours()
+        )
 
 
 @contextmanager
@@ -231,7 +265,9 @@ def conflicts_told(table: Table) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as e:
-        raise CommitConflict(f"{table.label}: somebody else committed at the same moment", hint="run again") from e
+        raise CommitConflict(
+            f"{table.label}: somebody else committed at the same moment", hint="run again"
+        ) from e
 
 
 def _never_committed(path: Path) -> bool:
@@ -254,7 +290,9 @@ def creating(table: Table, *, new: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # no longer empty; or gone, by another runner whose first write failed too
+        with suppress(
+            OSError
+        ):  # no longer empty; or gone, by another runner whose first write failed too
             if [p.name for p in path.iterdir()] == [_LOG]:
                 (path / _LOG).rmdir()
                 path.rmdir()
@@ -286,7 +324,13 @@ def entries(delta: DeltaTable) -> Iterator[dict[str, Any]]:
 
 def commit_text(token: Token, record: dict[str, Any]) -> str:
     """What a commit carries: the token and the batch's record, as one line of JSON."""
-    carried = {"app_id": token.app_id, "batch": token.batch, "number": token.txn, "run_id": token.run_id, **record}
+    carried = {
+        "app_id": token.app_id,
+        "batch": token.batch,
+        "number": token.txn,
+        "run_id": token.run_id,
+        **record,
+    }
     return json.dumps({"strandline": carried}, separators=(",", ":"), default=str)
 
 

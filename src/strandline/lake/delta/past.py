@@ -50,7 +50,10 @@ def _restored(table: Table, version: int, parameters: Mapping[str, Any]) -> int:
         return int(named)
     try:
         files = _files_at(table, version)
-        return next((v for v in range(version - 1, -1, -1) if _files_at(table, v) == files), RESTORED_UNKNOWN)
+        return next(
+            (v for v in range(version - 1, -1, -1) if _files_at(table, v) == files),
+            RESTORED_UNKNOWN,
+        )
     except (DeltaError, OSError):  # the log no longer reaches back to it
         return RESTORED_UNKNOWN
 
@@ -63,7 +66,10 @@ def _replaces(operation: str, parameters: Mapping[str, Any]) -> bool:
     """Does a commit put other rows in the place of all that there are?"""
     if "REPLACE TABLE" in operation:
         return True
-    part = parameters.get("predicate") or str(parameters.get("isDynamicPartitionOverwrite", "")).lower() == "true"
+    part = (
+        parameters.get("predicate")
+        or str(parameters.get("isDynamicPartitionOverwrite", "")).lower() == "true"
+    )
     return operation == "WRITE" and parameters.get("mode") == "Overwrite" and not part
 
 
