@@ -17,7 +17,7 @@ from strandline.engine.base import FileSource, Staged
 from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
 from strandline.errors import EngineError, TransformError
-from strandline.faults import point
+from strandline.failpoints import point
 from strandline.sql.answers import ANSWERS
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.macros import MACROS
