@@ -1,7 +1,4 @@
-"""An engine in memory: DuckDB evaluates, and a table format that keeps its rows in memory commits.
-
-It has no feature of its own and writes no file: tests of meaning run on it, because it is the quickest.
-"""
+"""An engine in memory, for tests of meaning: DuckDB evaluates, a table format that keeps rows in memory commits."""
 
 from __future__ import annotations
 
@@ -22,12 +19,11 @@ from strandline.engine.local.failures import translated
 from strandline.errors import CommitConflict, Fenced, taken
 from strandline.lake import format_of
 from strandline.lake.base import TableFormat
+from strandline.lake.delta.feed import CHANGE, VERSION
 from strandline.sql import expr
 from strandline.sql.portable import DUCK_MACROS
-from strandline.strategy.changes import METADATA, ChangeSet, Removals, after, is_true
+from strandline.strategy.changes import METADATA, ChangeSet, Removals, after
 from strandline.types import Column, Commit, Relation, Schema, Table, TableState, Token
-
-CHANGE, VERSION = "_change_type", "_commit_version"
 
 
 class RowStore(TableFormat, Protocol):
@@ -74,14 +70,12 @@ class MemoryWorkspace(DuckWorkspace):
         if source.after >= 0:
             before = self._stored(source.table, source.after)
         come, gone = (_typed(rows, now.schema) for rows in (now, before))
-        parts = [
-            (exp.except_(come, gone, distinct=False), "insert"),
-            (exp.except_(gone, come, distinct=False), "delete"),
-        ]
         when = expr.named(expr.cast(expr.lit(source.version), "bigint"), VERSION)
         told = [
-            expr.select(exp.Star(), expr.named(expr.lit(how), CHANGE), when).from_(m.subquery("m"))
-            for m, how in parts
+            expr.select(exp.Star(), expr.named(expr.lit(how), CHANGE), when).from_(
+                exp.except_(more, less, distinct=False).subquery("m")
+            )
+            for more, less, how in ((come, gone, "insert"), (gone, come, "delete"))
         ]
         shown = source.columns.plus(Column(CHANGE, "string"), Column(VERSION, "bigint"))
         rows = expr.rows_of(self.query(exp.union(*told, distinct=False)), shown)
@@ -94,15 +88,14 @@ class MemoryWorkspace(DuckWorkspace):
         new = [c for c in (*add, *system.values()) if c.name not in state.schema]
         roles = {**state.roles, **{role: c.name for role, c in system.items()}}
         made = replace(state, schema=state.schema.plus(*new), roles=roles)
-        rows = self.query(_typed(self._stored(table, state.version), made.schema))
         flag = system["deleted"].name if "deleted" in system else None
-        values = [
-            expr.named(is_true(expr.col(n)) if n == flag else expr.col(n), n)
-            for n in made.schema.names
+        values = [expr.col(c.name) for c in state.schema] + [
+            expr.named(exp.false() if c.name == flag else expr.cast(exp.null(), c.type), c.name)
+            for c in new
         ]
+        rows = expr.select(*values).from_(self._stored(table, state.version).name)
         note = Commit(0, parent=state.version, operation="ALTER", moves_rows=False)
-        filled = self.arrow(expr.select(*values).from_(rows.name)).read_all()
-        store.commit(table, made, filled, note)
+        store.commit(table, made, self.arrow(rows).read_all(), note)
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
@@ -111,30 +104,20 @@ class MemoryWorkspace(DuckWorkspace):
         state = store.describe(table, token.app_id)
         if state and state.commit and state.commit.number >= token.txn:
             raise Fenced(taken(token.node, token.batch, state.commit.run_id))
-        self._unless_moved(table, changes, state)
+        head = state.version if state else None
+        seen = None if changes.removals is Removals.NOTHING else changes.seen
+        moved = seen is not None and (head is None or store.moved(table, seen, head))
+        if moved or changes.base not in (None, head):
+            raise CommitConflict(f"{table.label}: it is no longer at the version looked at")
+        made = state or _new(changes)
         with translated(table.label):
             old = self._stored(table, state.version) if state else None
-            made = state or _new(changes)
-            rows = self.arrow(_typed(self.query(_after(changes, old)), made.schema)).read_all()
+            rows = self.arrow(_typed(self.query(after(changes, old)), made.schema)).read_all()
         stayed = self.count(old) if old and changes.removals is Removals.NOTHING else 0
         whose = {"app_id": token.app_id, "batch": token.batch, "number": token.txn}
-        note = Commit(
-            0,
-            {**whose, "run_id": token.run_id, **record},
-            parent=state.version if state else None,
-            operation="WRITE",
-            metrics={"num_added_rows": rows.num_rows - stayed},
-        )
-        return store.commit(table, made, rows, note)
-
-    @staticmethod
-    def _unless_moved(table: Table, changes: ChangeSet, state: TableState | None) -> None:
-        """Refuse what was made for another version, or by looking at rows that have moved since."""
-        head, base, seen = state.version if state else None, changes.base, changes.seen
-        looked = seen is not None and changes.removals is not Removals.NOTHING
-        moved = head is None or (looked and store_of(table).moved(table, cast("int", seen), head))
-        if (base is not None and base != head) or (looked and moved):
-            raise CommitConflict(f"{table.label}: it is no longer at version {base or seen}")
+        note = Commit(0, {**whose, "run_id": token.run_id, **record}, head, operation="WRITE")
+        counted = {"num_added_rows": rows.num_rows - stayed}
+        return store.commit(table, made, rows, replace(note, metrics=counted))
 
 
 def _new(changes: ChangeSet) -> TableState:
@@ -142,16 +125,6 @@ def _new(changes: ChangeSet) -> TableState:
     made = TableState(0, changes.columns, changes.partition_by, uuid.uuid4().hex, changes.roles)
     marked = frozenset(c.fold for c in changes.columns if c.fold in METADATA)
     return replace(made, feed=True, metadata=marked)
-
-
-def _after(changes: ChangeSet, old: Relation | None) -> exp.Query:
-    """The rows that there are after it; those that only come need no verb."""
-    come = expr.rows_of(changes.additions, changes.columns)
-    if old is None or changes.removals is Removals.EVERYTHING:
-        return come
-    if changes.inserts_only:
-        return exp.union(_typed(old, changes.columns), come, distinct=False)
-    return after(changes, old)
 
 
 def _typed(rows: Relation, schema: Schema) -> exp.Select:
