@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import Lab, for_all, lab
+from tests.lab import Lab, for_all, lab
 
 from strandline.engine.base import Platform
 from strandline.testing.events import Course, assert_sound, counted, distinct, events_of, fold

@@ -137,13 +137,12 @@ class MemoryPlatform:
 
     def __init__(self) -> None:
         self.database = duckdb.connect(":memory:", config={"threads": 1})
-        self.database.execute("SET GLOBAL TimeZone = 'UTC'")
 
     @contextmanager
     def workspace(self, name: str) -> Iterator[Engine]:  # noqa: ARG002
         with self.database.cursor() as connection:
-            for macro in DUCK_MACROS:
-                connection.execute(macro)
+            for setup in ("SET TimeZone = 'UTC'", *DUCK_MACROS):
+                connection.execute(setup)
             yield MemoryWorkspace(connection)
 
     def close(self) -> None:

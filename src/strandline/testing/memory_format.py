@@ -92,3 +92,7 @@ class MemoryFormat:
             commit = replace(note, version=version, record=record, at=datetime.now(UTC))
             kept.append(Kept(replace(made, version=version, commit=None), commit, rows))
         return version
+
+
+MEMORY = MemoryFormat()
+"""The tables in the memory of this process."""

@@ -23,13 +23,12 @@ from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.store import DeltaStore
 from strandline.engine.base import Platform
 from strandline.engine.memory import MemoryPlatform
-from strandline.lake import register
 from strandline.plan.job import Job
 from strandline.project import StrandlineProject
 from strandline.result import NodeResult
 from strandline.run.runner import Runner
 from strandline.testing.frames import read_table, write_parquet
-from strandline.testing.memory_format import MemoryFormat
+from strandline.testing.memory_format import MEMORY
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
 from strandline.types import Clock, Commit, Schema, Table, TableState, Token
@@ -61,10 +60,6 @@ def for_all(
         settings(max_examples=examples)(given(cases)(holds))()
 
     return check
-
-
-MEMORY = MemoryFormat()
-register(MEMORY)
 
 
 class MemoryLake(LakeConnection):
