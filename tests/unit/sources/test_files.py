@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from strandline.engine.base import FileSource
 from strandline.engine.sources.files import listed
-from strandline.errors import CastError, ReadError
+from strandline.errors import CastError, ReadError, StrandlineError
 from strandline.lake.delta.log import open_table
 from strandline.sql.expr import rows_of
 from strandline.testing.frames import read_table
@@ -108,6 +108,19 @@ def test_a_file_whose_name_looks_like_a_pattern_is_read_once(tmp_path, platform,
     table = run(tmp_path, platform, {"path": f"*.{ending}"}, add_metadata=True)
     expected = [(n, f"{n}.{ending}") for n in names]
     assert rows(table, "name", "_source_file") == sorted(expected, key=repr)
+
+
+@pytest.mark.long_on_spark
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
+def test_a_column_without_a_name_is_refused(tmp_path, platform, ending):
+    (tmp_path / "landing").mkdir()
+    path = tmp_path / "landing" / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["id", ""]), path)
+    else:
+        path.write_text("id,\n1,2\n" if ending == "csv" else '{"":2,"id":1}\n')
+    with pytest.raises(StrandlineError, match=r"column [12] has no name"):
+        run(tmp_path, platform, {"path": path.name})
 
 
 def test_json_lines(tmp_path, platform):
