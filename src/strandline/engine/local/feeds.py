@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from sqlglot import exp
 
 from strandline.engine.base import FeedSource
-from strandline.engine.local.scans import typed
+from strandline.engine.local.scans import file_list, typed
 from strandline.lake.delta import feed as delta_feed
 from strandline.lake.delta import log as delta_log
 from strandline.lake.delta.feed import CHANGE, VERSION, ChangeFile
@@ -62,9 +62,7 @@ def _rows(
     }
     mapping = workspace.fresh("parts")
     workspace.register(mapping, pa.table(facts))
-    listed = exp.Array(expressions=[lit(p) for p in sorted({f.path for f in files})]).sql(
-        dialect="duckdb"
-    )
+    listed = file_list(sorted({f.path for f in files}))
     rows = (
         f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,10 +131,7 @@ def _delta_files(workspace: DuckWorkspace, place: Table, delta: DeltaTable, colu
     values = {f"p{i}": live.column(f"partition.{c}") for i, c in enumerate(parts)}
     mapping = workspace.fresh("parts")
     workspace.register(mapping, pa.table({"file": paths, **values}))
-    listed = exp.Array(expressions=[lit(p) for p in paths]).sql(dialect="duckdb")
-    rows = (
-        f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
-    )
+    rows = f"SELECT * FROM read_parquet({file_list(paths)}, union_by_name = true, filename = '_strandline_file')"
     if parts:
         named_parts = ", ".join(
             f"p{i} AS {ident(c).sql(dialect='duckdb')}" for i, c in enumerate(parts)
@@ -223,8 +221,7 @@ def _json(workspace: DuckWorkspace, source: FileSource) -> str:
 def _json_types(workspace: DuckWorkspace, paths: Sequence[Path]) -> dict[str, str]:
     import json
 
-    files_ = exp.Array(expressions=[lit(str(p)) for p in paths]).sql(dialect="duckdb")
-    objects = f"read_json_objects({files_}, format = 'newline_delimited')"
+    objects = f"read_json_objects({file_list(paths)}, format = 'newline_delimited')"
     row = workspace.run(f"SELECT json_group_structure(json) FROM {objects}").fetchall()[0]
     structure = json.loads(row[0]) if row[0] else {}
     if not isinstance(structure, dict):
@@ -260,8 +257,14 @@ def _from(
         relative = exp.Substring(this=col("_strandline_file"), start=exp.Literal.number(start))
         values = [*values, named(relative, source.file_column)]
     given = ", ".join(f"{k} = {render(v, workspace.dialect)}" for k, v in options.items())
-    listed = exp.Array(expressions=[lit(str(p)) for p in paths]).sql(dialect="duckdb")
-    return f"{render(select(*values), workspace.dialect)} FROM {function}({listed}, {given})"
+    return (
+        f"{render(select(*values), workspace.dialect)} FROM {function}({file_list(paths)}, {given})"
+    )
+
+
+def file_list(paths: Iterable[Path | str]) -> str:
+    """The files as DuckDB takes them; a name such as `report[1].csv` is no pattern."""
+    return exp.Array(expressions=[lit(escape(str(p))) for p in paths]).sql(dialect="duckdb")
 
 
 def _except(source: FileSource) -> dict[str, Any]:
