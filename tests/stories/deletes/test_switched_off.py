@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import pytest
-
-from strandline.engine.local.workspace import LocalPlatform
-from strandline.testing.frames import read_table
-from strandline.testing.projects import execute, make_project
-
-ERP = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
+from tests.shop import Shop, numbers
 
 
-class Shop:
+class ThreeRows(Shop):
     """A table `s` at the source, and nodes that are declared anew each time."""
 
     def __init__(self, folder, platform):
-        self.folder, self.platform = folder, platform
-        self.erp(
+        super().__init__(folder, platform)
+        self.sql(
             "CREATE TABLE s (id INTEGER, v TEXT, u INTEGER)",
             "INSERT INTO s VALUES (1,'a',1),(2,'b',1),(3,'c',1)",
         )
 
-    def erp(self, *statements):
-        execute(self.folder / "erp.db", *statements)
-
-    def run(self, *nodes, select=None) -> dict[str, Any]:
-        project = make_project(self.folder, nodes, connections=ERP)
-        quick = isinstance(self.platform, LocalPlatform)  # there a plan must foresee the run
-        planned = project.plan(select, platform=self.platform).nodes if quick else ()
-        found = {n.name: n for n in project.run(select, platform=self.platform, check=True).nodes}
-        assert not planned or {n.name: numbers(n) for n in planned} == {
-            n: numbers(r) for n, r in found.items()
-        }
-        return found
-
-    def rows(self, name):
-        return read_table(self.folder / "lake" / name).rows
+    def run(self, *nodes, select=None):
+        return self.declare(*nodes).foreseen(select)
 
     def alive(self, name):
-        rows = [r for r in self.rows(name) if r.get("_is_current", True) and not r["_is_deleted"]]
-        return sorted((r["id"], r["v"]) for r in rows)
-
-
-def numbers(result):
-    return (result.inserted, result.updated, result.deleted, result.reopened)
+        return self.living(name, "id", "v")
 
 
 def silver(name="silver", read=None, mode="upsert", *, off=None, step=None, **write):
@@ -84,12 +60,12 @@ FROM_BRONZE = {"connection": "lake", "table": "bronze"}
 
 @pytest.fixture
 def shop(tmp_path, platform):
-    return Shop(tmp_path, platform)
+    return ThreeRows(tmp_path, platform)
 
 
 @pytest.fixture
 def quick(tmp_path, pandas_platform):
-    return Shop(tmp_path, pandas_platform)
+    return ThreeRows(tmp_path, pandas_platform)
 
 
 @pytest.mark.parametrize("off", ["removed", "none", "ignore"])
@@ -134,12 +110,12 @@ def test_old_rows_of_bronze_revive_nothing(shop):
         return [BRONZE, silver("silver", FROM_BRONZE, off=off), compare]
 
     shop.run(*nodes())
-    shop.erp("DELETE FROM s WHERE id > 1")
+    shop.sql("DELETE FROM s WHERE id > 1")
     assert {r.deleted for name, r in shop.run(*nodes()).items() if name != "bronze"} == {2}
-    flagged = [shop.rows(name) for name in ("silver", "history")]
+    flagged = [shop.stored(name) for name in ("silver", "history")]
     shop.run(*nodes("removed"))  # Bronze appends what the source still has
-    assert [shop.rows(name) for name in ("silver", "history")] == flagged
-    shop.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    assert [shop.stored(name) for name in ("silver", "history")] == flagged
+    shop.sql("INSERT INTO s VALUES (2, 'b', 1)")
     back = shop.run(*nodes("ignore"))
     assert {numbers(back[name]) for name in ("silver", "history")} == {(0, 0, 0, 1)}
     assert shop.alive("silver") == shop.alive("history") == [(1, "a"), (2, "b")]
