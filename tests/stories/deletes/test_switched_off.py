@@ -72,12 +72,12 @@ def quick(tmp_path, pandas_platform):
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_a_row_that_the_source_has_again_is_alive(quick, off, mode):
     quick.run(silver(mode=mode))
-    quick.erp("DELETE FROM s WHERE id > 1")
+    quick.sql("DELETE FROM s WHERE id > 1")
     assert quick.run(silver(mode=mode))["silver"].deleted == 2
     before = quick.rows("silver")
     assert quick.run(silver(mode=mode, off=off))["silver"].status == "unchanged"
     assert quick.rows("silver") == before
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1), (3, 'new', 2)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1), (3, 'new', 2)")
     assert numbers(quick.run(silver(mode=mode, off=off))["silver"]) == (0, 0, 0, 2)
     assert quick.alive("silver") == [(1, "a"), (2, "b"), (3, "new")]
 
@@ -90,9 +90,9 @@ def test_delete_missing_that_is_false_again(quick):
     }
     node = {**silver(read=None, off="removed"), "read": read}
     quick.run({**node, "settings": {"delete_missing": True}})
-    quick.erp("DELETE FROM s WHERE id = 2")
+    quick.sql("DELETE FROM s WHERE id = 2")
     assert quick.run({**node, "settings": {"delete_missing": True}})["silver"].deleted == 1
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)")
     assert numbers(quick.run({**node, "settings": {"delete_missing": False}})["silver"]) == (
         0,
         0,
@@ -128,10 +128,10 @@ def test_a_bronze_that_is_overwritten_holds_what_was_read_last(quick):
         return {**silver(off=off, step=COMPARE), "read": FROM_BRONZE}
 
     quick.run(bronze, node())
-    quick.erp("DELETE FROM s WHERE id = 2")
+    quick.sql("DELETE FROM s WHERE id = 2")
     assert quick.run(bronze, node(), select="silver")["silver"].deleted == 1  # Bronze still has it
     assert quick.run(bronze, node("removed"), select="silver")["silver"].status == "unchanged"
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)", "UPDATE s SET v = 'A' WHERE id = 1")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)", "UPDATE s SET v = 'A' WHERE id = 1")
     assert numbers(quick.run(bronze, node("removed"))["silver"]) == (
         0,
         1,
@@ -142,10 +142,10 @@ def test_a_bronze_that_is_overwritten_holds_what_was_read_last(quick):
 
 def test_where_the_old_version_is_gone_nothing_is_revived_and_a_warning_says_so(quick):
     quick.run(BRONZE, silver(read=FROM_BRONZE))
-    quick.erp("DELETE FROM s WHERE id = 2")
+    quick.sql("DELETE FROM s WHERE id = 2")
     quick.run(BRONZE, silver(read=FROM_BRONZE))
     shutil.rmtree(quick.folder / "lake" / "bronze")
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)")
     found = quick.run(BRONZE, silver(read=FROM_BRONZE, off="removed"))["silver"]
     told = "deleted rows of lake.silver stay deleted until they are read again: lake.bronze was made anew since"
     assert (numbers(found), found.warnings) == ((0, 0, 0, 0), [told])
@@ -155,11 +155,11 @@ def test_where_the_old_version_is_gone_nothing_is_revived_and_a_warning_says_so(
 
 def test_the_order_of_rows_comes_before_when_they_were_read(quick):
     """An older row revives nothing, an equal one does; so it is beside a feed whose deletes are ignored."""
-    quick.erp("UPDATE s SET u = 5")
+    quick.sql("UPDATE s SET u = 5")
     quick.run(silver(sequence_by="u"))
-    quick.erp("DELETE FROM s WHERE id > 1")
+    quick.sql("DELETE FROM s WHERE id > 1")
     quick.run(silver(sequence_by="u"))
-    quick.erp("INSERT INTO s VALUES (2, 'old', 4), (3, 'c', 5)")
+    quick.sql("INSERT INTO s VALUES (2, 'old', 4), (3, 'c', 5)")
     assert numbers(quick.run(silver(sequence_by="u", off="removed"))["silver"]) == (0, 0, 0, 1)
     assert quick.alive("silver") == [(1, "a"), (3, "c")]
 
@@ -175,10 +175,10 @@ def test_a_feed_whose_deletes_are_ignored_brings_rows_back(quick):
         return [silver(), {**gold, "write": {**gold["write"], "keys": ["id"], **write}}]
 
     quick.run(*nodes())
-    quick.erp("DELETE FROM s WHERE id = 2")
+    quick.sql("DELETE FROM s WHERE id = 2")
     assert quick.run(*nodes())["gold"].deleted == 1
     assert quick.run(*nodes(delete_strategy="ignore"))["gold"].status == "unchanged"
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)")
     assert numbers(quick.run(*nodes(delete_strategy="ignore"))["gold"]) == (0, 0, 0, 1)
 
 
@@ -197,9 +197,9 @@ def test_a_history_in_business_time_opens_a_new_version(quick):
         }
 
     quick.run(BRONZE, node(FROM_BRONZE))
-    quick.erp("DELETE FROM s WHERE id > 1")
+    quick.sql("DELETE FROM s WHERE id > 1")
     assert quick.run(BRONZE, node(FROM_BRONZE))["silver"].deleted == 2
     assert numbers(quick.run(BRONZE, node(FROM_BRONZE, "removed"))["silver"]) == (0, 0, 0, 0)
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)")
     assert numbers(quick.run(BRONZE, node(FROM_BRONZE, "removed"))["silver"]) == (0, 0, 0, 1)
     assert quick.alive("silver") == [(1, "a"), (2, "b")]

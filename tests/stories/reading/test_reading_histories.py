@@ -133,9 +133,9 @@ def test_any_past_of_a_history_reads_as_that_of_an_upsert(quick):
         for way in ways:
             assert quick.rows(f"scd2_{way}") == quick.rows(f"upsert_{way}"), way
         for i in dice.sample(range(1, 8), 4):
-            quick.erp(f"DELETE FROM c WHERE id = {i}")
+            quick.sql(f"DELETE FROM c WHERE id = {i}")
             if dice.random() < 0.5:
-                quick.erp(f"INSERT INTO c VALUES ({i}, '{dice.choice('abc')}')")
+                quick.sql(f"INSERT INTO c VALUES ({i}, '{dice.choice('abc')}')")
 
 
 def test_another_choice_of_versions_computes_everything_again(quick):
@@ -152,7 +152,7 @@ def test_another_choice_of_versions_computes_everything_again(quick):
         return quick.run()["t"]
 
     choose(versions="current")
-    quick.erp("DELETE FROM c WHERE id > 2", "UPDATE c SET town = 'b' WHERE id = 2")
+    quick.sql("DELETE FROM c WHERE id > 2", "UPDATE c SET town = 'b' WHERE id = 2")
     choose(versions="current")
     assert quick.rows("t") == [(1, 1), (2, 1)]
     again = "everything is computed again: the node's sources, steps, SQL, keys or rules of writing are other ones"
@@ -196,7 +196,7 @@ def test_a_column_of_ours_is_an_ordinary_one_where_it_is_named(quick):
         },
     )
     quick.run()
-    quick.erp("UPDATE c SET town = 'b' WHERE id = 2", "DELETE FROM c WHERE id = 1")
+    quick.sql("UPDATE c SET town = 'b' WHERE id = 2", "DELETE FROM c WHERE id = 1")
     quick.run()
     assert quick.table("closed").names == [
         "id",
