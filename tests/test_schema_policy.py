@@ -90,10 +90,10 @@ def cycles(draw: DrawFn) -> list[Columns]:
     pool = draw(column_lists())
     found = []
     for _ in range(draw(st.integers(2, 6))):
-        some = draw(st.lists(st.sampled_from(pool), min_size=1, unique_by=lambda c: c[0].casefold()))
-        found.append(
-            [(draw(st.sampled_from([n, n.swapcase()])), draw(kin(t))) for n, t in some]
+        some = draw(
+            st.lists(st.sampled_from(pool), min_size=1, unique_by=lambda c: c[0].casefold())
         )
+        found.append([(draw(st.sampled_from([n, n.swapcase()])), draw(kin(t))) for n, t in some])
     return found
 
 
@@ -110,7 +110,9 @@ def evolved(table: Columns, rows: Columns, limits: Limits = DELTA_LIMITS, **how:
 
 
 @pytest.mark.parametrize(("limits", "widens"), FORMATS, ids=lambda v: getattr(v, "title", ""))
-def test_every_cycle_gives_the_columns_of_the_oracle(limits: Limits, widens: frozenset[str]) -> None:
+def test_every_cycle_gives_the_columns_of_the_oracle(
+    limits: Limits, widens: frozenset[str]
+) -> None:
     """Properties 1, 2 and 3: no column is lost, every new one is there, and the rest is the union in order."""
 
     @given(cycles())
@@ -202,7 +204,11 @@ def test_the_worked_example_of_the_seed() -> None:
 
 def test_strict_names_every_column_that_differs() -> None:
     with pytest.raises(TableError) as error:
-        evolved([("a", "int"), ("b", "int"), ("c", "int")], [("a", "bigint"), ("b", "int"), ("d", "int")], evolution="strict")
+        evolved(
+            [("a", "int"), ("b", "int"), ("c", "int")],
+            [("a", "bigint"), ("b", "int"), ("d", "int")],
+            evolution="strict",
+        )
     for part in ("`d` (int) is new", "`c` is gone", "`a` is bigint instead of int"):
         assert part in error.value.message
 
@@ -227,7 +233,9 @@ def test_a_decimal_never_gets_more_digits_than_there_are() -> None:
 
 
 def test_a_type_without_a_counterpart_becomes_text_with_a_warning() -> None:
-    found = fit(Schema.of(("a", "time"), ("s", "struct<i:interval,n:int>")), None, "t", Policy(DELTA_LIMITS))
+    found = fit(
+        Schema.of(("a", "time"), ("s", "struct<i:interval,n:int>")), None, "t", Policy(DELTA_LIMITS)
+    )
     assert pairs(found) == [("a", "string"), ("s", "struct<i:string,n:int>")]
     assert len(found.warnings) == 2
     assert "`a` is time" in found.warnings[0]
@@ -241,7 +249,10 @@ def test_names_that_differ_only_in_case_are_refused_inside_structs_too() -> None
 
 
 def test_what_has_no_type_yet_waits_for_its_first_value() -> None:
-    found = evolved([("k", "int")], [("k", "int"), ("x", "void"), ("y", "array<void>"), ("s", "struct<a:int,b:void>")])
+    found = evolved(
+        [("k", "int")],
+        [("k", "int"), ("x", "void"), ("y", "array<void>"), ("s", "struct<a:int,b:void>")],
+    )
     assert pairs(found) == [("k", "int"), ("s", "struct<a:int>")]
     found = evolved([("k", "int"), ("y", "array<int>")], [("k", "int"), ("y", "array<void>")])
     assert (found.changes, found.kept) == ((), ())
@@ -256,7 +267,11 @@ def test_vanished_not_null_columns_are_relaxed_only_when_asked() -> None:
 
 
 def test_what_a_commit_of_rows_carries_is_for_the_format_to_say() -> None:
-    column, field, wide = AddColumn(schema([("c", "int")]).columns[0]), AddField("s.b", "int"), Widen("a", "int", "bigint")
+    column, field, wide = (
+        AddColumn(schema([("c", "int")]).columns[0]),
+        AddField("s.b", "int"),
+        Widen("a", "int", "bigint"),
+    )
     assert not rewrites([column], DELTA_LIMITS, adds_only=False)
     assert rewrites([column, field], DELTA_LIMITS, adds_only=False)
     assert not rewrites([column, field], DELTA_LIMITS, adds_only=True)

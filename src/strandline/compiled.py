@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlglot import exp
@@ -14,7 +14,7 @@ from strandline.lake import describe
 from strandline.sql.expr import ident, rows_of
 from strandline.sql.portable import DIALECTS
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Table, Token
+from strandline.types import Relation, Table, Token
 
 
 class Recorder:
@@ -49,9 +49,6 @@ class Recorder:
 
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
         return self.engine.call(function, rows)
-
-    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-        raise NotImplementedError("compiling writes nothing")
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]

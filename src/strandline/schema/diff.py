@@ -81,7 +81,9 @@ def fit(rows: Schema, table: Stored | None, label: str, policy: Policy) -> Fit:
         new = tuple(c for c in new if c.fold in policy.own)
         wide, told = _unwidened(ours, wide, typed, label)
         warnings += _ignored([*ignored, *told], label)
-    widened = [d for o, w in zip(ours, wide, strict=True) for d in differences(o.type, w.type, o.name)]
+    widened = [
+        d for o, w in zip(ours, wide, strict=True) for d in differences(o.type, w.type, o.name)
+    ]
     changes = (*(AddColumn(c) for c in new), *widened)
     relaxed = _relaxed(table, kept, policy)
     return Fit(Schema(wide).plus(*new), (*changes, *relaxed), kept, warnings)
@@ -102,7 +104,9 @@ def _widened(ours: Schema, rows: Schema, label: str, limits: Limits) -> tuple[Co
     for have in ours:
         come = rows.get(have.name)
         try:
-            type_ = meeting(have.type, come.type, limits.widenings, have.name) if come else have.type
+            type_ = (
+                meeting(have.type, come.type, limits.widenings, have.name) if come else have.type
+            )
         except Unfit as unfit:
             assert come is not None
             raise _refused(unfit, have, come, label, limits) from None
@@ -119,7 +123,9 @@ def _refused(unfit: Unfit, have: Column, come: Column, label: str, limits: Limit
     )
     text = f"add a cast step: {{operation: cast, params: {{columns: {{{come.name}: string}}}}}}"
     lossless = have.type == "string" and family(come.type) in _TEXTED
-    inside = f" (at `{unfit.path}`: {unfit.stored} and {unfit.come})" if unfit.path != have.name else ""
+    inside = (
+        f" (at `{unfit.path}`: {unfit.stored} and {unfit.come})" if unfit.path != have.name else ""
+    )
     return TableError(
         f"{label}: column `{have.name}` is {have.type} in the table, but the rows bring {come.type}{inside}, "
         f"and {limits.title} has no type for both that the column can become",
@@ -150,7 +156,9 @@ def _ignored(names: Sequence[str], label: str) -> tuple[str, ...]:
         return ()
     shown = ", ".join(f"`{name}`" for name in names)
     verb = agree(len(names), "a column that", "columns that")
-    return (f"{label} lacks {shown}, {verb} the rows bring: ignored, as schema_evolution: off says",)
+    return (
+        f"{label} lacks {shown}, {verb} the rows bring: ignored, as schema_evolution: off says",
+    )
 
 
 def _refuse_difference(
@@ -205,7 +213,9 @@ def _with_text(rows: Schema, label: str, limits: Limits) -> tuple[Schema, tuple[
             )
         type_ = _texted(c.type, limits)
         if type_ != c.type:
-            warnings.append(f"{label}: column `{c.name}` is {c.type}, which has no type in the table: kept as text")
+            warnings.append(
+                f"{label}: column `{c.name}` is {c.type}, which has no type in the table: kept as text"
+            )
         found.append(replace(c, type=type_))
     return Schema(tuple(found)), tuple(warnings)
 

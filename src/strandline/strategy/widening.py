@@ -30,7 +30,7 @@ class Unfit(Exception):
 
 def meeting(stored: str, come: str, widenings: frozenset[str], path: str) -> str:
     """The type of a stored column after rows of another type came; raises `Unfit` where there is none."""
-    if come == VOID or stored == come:
+    if come in (VOID, stored):
         return stored
     kind = outer(stored)
     if kind in NESTED and kind == outer(come):

@@ -109,7 +109,10 @@ def _wide_inner(stored: Shape, come: Shape, widens: frozenset[str]) -> Shape:
     brought = {name.casefold(): shape for name, shape in come.inner}
     have = {name.casefold() for name, _ in stored.inner}
     fields = [
-        (name, _wide(shape, brought[name.casefold()], widens) if name.casefold() in brought else shape)
+        (
+            name,
+            _wide(shape, brought[name.casefold()], widens) if name.casefold() in brought else shape,
+        )
         for name, shape in stored.inner
     ]
     fields += [(name, shape) for name, shape in come.inner if name.casefold() not in have]
@@ -140,7 +143,9 @@ def _plain(stored: Shape, come: Shape) -> tuple[Shape | None, str]:
 
 
 def _decimal(stored: Shape, come: Shape) -> tuple[Shape | None, str]:
-    (p, s), (q, t) = ((x.digits if x.kind == "decimal" else (_INTEGERS[x.kind], 0)) for x in (stored, come))
+    (p, s), (q, t) = (
+        (x.digits if x.kind == "decimal" else (_INTEGERS[x.kind], 0)) for x in (stored, come)
+    )
     scale = max(s, t)
     precision = max(p - s, q - t) + scale
     if precision > 38:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,6 @@ class LocalWorkspace:
         name = self.fresh("py")
         self.register(name, settled(pa.Table.from_pandas(result, preserve_index=False)))
         return self.relation(name)
-
-    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-        with translated(table.label):
-            delta.add_columns(table, add, system)
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]

@@ -7,9 +7,23 @@ from strandline.strategy.evolution import AddColumn, AddField, Limits
 
 DELTA_LIMITS = Limits(
     title="Delta",
-    forbidden=frozenset(" ,;{}()\n\t="),  # without column mapping, which the local engine cannot write
+    forbidden=frozenset(
+        " ,;{}()\n\t="
+    ),  # without column mapping, which the local engine cannot write
     types=frozenset(
-        {"tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "string", "boolean", "binary", "date"}
+        {
+            "tinyint",
+            "smallint",
+            "int",
+            "bigint",
+            "float",
+            "double",
+            "decimal",
+            "string",
+            "boolean",
+            "binary",
+            "date",
+        }
         | {"timestamp", "timestamp_ntz"}
     ),
     widenings=frozenset(
@@ -17,5 +31,7 @@ DELTA_LIMITS = Limits(
         | {widening.TO_TIMESTAMP}
     ),
     carried=frozenset({AddColumn}),
-    appended=frozenset({AddField}),  # a merge of deltalake would empty the structs of rows it leaves alone
+    appended=frozenset(
+        {AddField}
+    ),  # a merge of deltalake would empty the structs of rows it leaves alone
 )
