@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
-from strandline.schema.nested import NESTED, outer, parts
 from strandline.sql.expr import case, cast, col, ident, is_null, lit, named, select, table
 from strandline.sql.hash import row_hash
+from strandline.sql.nested import NESTED, outer, parts
 from strandline.sql.portable import by_name
 from strandline.strategy.changes import METADATA
 from strandline.strategy.widening import VOID

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strandline.schema.nested import NESTED, outer, parts
+from strandline.sql.nested import NESTED, outer, parts
 from strandline.sql.portable import family
 from strandline.strategy.evolution import AddField, SchemaChange, Widen
 

@@ -14,7 +14,6 @@ from strandline.errors import DuplicateKeys, EmptySource, TableError, UnknownCol
 from strandline.lake.delta import log as delta_log
 from strandline.lake.delta.feed import CHANGE
 from strandline.lake.delta.limits import DELTA_LIMITS
-from strandline.schema.diff import Fit, Policy, Stored, fit
 from strandline.sql.expr import (
     any_of,
     case,
@@ -31,6 +30,7 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.sql.portable import render
+from strandline.strategy.fit import Fit, Policy, Stored, fit
 from strandline.strategy.widening import VOID
 from strandline.types import Column, Relation, Schema, Table, TableState
 
