@@ -25,7 +25,7 @@ from strandline.sql.expr import (
 )
 from strandline.sql.portable import parse
 from strandline.strategy.changes import ACTION, DROP, METADATA, TOUCHING, ChangeSet
-from strandline.strategy.evolution import Relax, rewrites
+from strandline.strategy.evolution import Relax
 from strandline.strategy.widening import VOID
 from strandline.types import Column, Relation, TableState
 from strandline.words import agree
@@ -193,16 +193,14 @@ def check_required(
         )
 
 
-def checked_rewrite(job: Job, state: TableState | None, changes: ChangeSet) -> ChangeSet:
-    """The change set, where its columns can come; a table that is written anew forgets what is NOT NULL in it."""
+def checked_rewrite(job: Job, state: TableState, changes: ChangeSet) -> ChangeSet:
+    """The change set of a table that is written anew: it forgets what is NOT NULL in it, if that may be so."""
     limits, evolves = format_of(job.target).limits, changes.evolves
-    if state is None or not rewrites(evolves, limits, adds_only=changes.inserts_only):
-        return changes
     relaxed = {c.name for c in evolves if isinstance(c, Relax)}
     left = [name for name in state.required if name not in relaxed]
     if left and not job.node.write.relax_not_null:
         names = ", ".join(f"`{name}`" for name in left)
-        why = next(c.told for c in evolves if type(c) not in limits.carried)
+        why = next((c.told for c in evolves if type(c) not in limits.carried), evolves[0].told)
         raise TableError(
             f"{job.target.label}: this batch {why}, for which a {limits.title} table is written anew, and then {names} "
             f"would no longer be NOT NULL",

@@ -52,7 +52,7 @@ from strandline.strategy.changes import (
 )
 from strandline.strategy.conform import conformed, typed, with_hash
 from strandline.strategy.duplicates import duplicates
-from strandline.strategy.evolution import AddColumn, Fill, SchemaChange
+from strandline.strategy.evolution import AddColumn, Fill, SchemaChange, new_names, rewrites
 from strandline.strategy.fit import Fit, Policy, Stored, fit
 from strandline.strategy.question import Keeping, Question
 from strandline.strategy.verdict import Verdict, judge
@@ -426,6 +426,16 @@ def rewritten(engine: Engine, place: Table, state: TableState, changes: ChangeSe
         seen=state.version if changes.base is None else None,
         rewrites=True,
     )
+
+
+def writes_anew(engine: Engine, place: Table, changes: ChangeSet) -> bool:
+    """Tell whether the whole table is written, so that its columns come in the commit of the rows."""
+    adds_only = changes.inserts_only
+    if rewrites(changes.evolves, format_of(place).limits, adds_only=adds_only):
+        return True
+    new = len(new_names(changes.evolves))
+    moved = bool(changes.partition_by) or (new > 1 and not adds_only)
+    return bool(new and moved and not engine.keeps_column_order)
 
 
 def evolution(made: Reconciled, state: TableState | None) -> tuple[SchemaChange, ...]:

@@ -110,7 +110,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         outcome = replace(
             outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings)
         )
-        outcome = _evolved(job, state, outcome)
+        outcome = _evolved(job, engine, state, outcome)
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):
@@ -120,10 +120,11 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     return outcome
 
 
-def _evolved(job: Job, state: TableState | None, outcome: Outcome) -> Outcome:
+def _evolved(job: Job, engine: Engine, state: TableState | None, outcome: Outcome) -> Outcome:
     """The outcome with what becomes of the table's columns, in the commit of its rows."""
     changes = replace(outcome.changes, evolves=compare.evolution(outcome.made, state))
-    changes = checked_rewrite(job, state, changes)
+    if state is not None and compare.writes_anew(engine, job.target, changes):
+        changes = checked_rewrite(job, state, changes)
     for told in outcome.made.fit.warnings:
         log.warning("%s: %s", job.node.name, told)
     return replace(

@@ -130,6 +130,7 @@ class Engine(Protocol):
     """One workspace of one engine."""
 
     dialect: str
+    keeps_column_order: bool  # of a table that gets columns with a batch
 
     def scan(self, source: Source) -> Scan:
         """Give a source a name; nothing needs to be read yet."""

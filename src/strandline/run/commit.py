@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from strandline.batch.compare import Landing, rewritten
+from strandline.batch.compare import Landing, rewritten, writes_anew
 from strandline.batch.prepare import Ready
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import Batch
@@ -29,7 +29,6 @@ from strandline.plan.worth import feed_worth
 from strandline.result import NodeResult
 from strandline.run.record import Ending, Recorder
 from strandline.strategy.changes import ChangeSet
-from strandline.strategy.evolution import rewrites
 from strandline.types import Commit, Counts, Table, TableState
 
 
@@ -116,8 +115,7 @@ class Lander:
 
     def _whole(self, table: Table, state: TableState | None, changes: ChangeSet) -> ChangeSet:
         """The change set; the whole table, where its columns cannot change without all of its rows."""
-        limits = format_of(table).limits
-        if state is None or not rewrites(changes.evolves, limits, adds_only=changes.inserts_only):
+        if state is None or not writes_anew(self.engine, table, changes):
             return changes
         return rewritten(self.engine, table, state, changes)
 

@@ -24,6 +24,11 @@ class AddColumn:
     def told(self) -> str:
         return f"adds column `{self.column.name}` ({self.column.type})"
 
+    @property
+    def gets(self) -> str:
+        """The type that comes into the table."""
+        return self.column.type
+
 
 @dataclass(frozen=True)
 class AddField:
@@ -35,6 +40,11 @@ class AddField:
     @property
     def told(self) -> str:
         return f"adds field `{self.path}` ({self.type})"
+
+    @property
+    def gets(self) -> str:
+        """The type that comes into the table."""
+        return self.type
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,11 @@ class Widen:
     @property
     def told(self) -> str:
         return f"widens `{self.path}` from {self.old} to {self.new}"
+
+    @property
+    def gets(self) -> str:
+        """The type that comes into the table."""
+        return self.new
 
     @property
     def changes_text(self) -> bool:
@@ -65,6 +80,11 @@ class Relax:
     def told(self) -> str:
         return f"lets `{self.name}` be NULL"
 
+    @property
+    def gets(self) -> str:
+        """No type comes into the table."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Fill:
@@ -75,6 +95,11 @@ class Fill:
     @property
     def told(self) -> str:
         return f"sets `{self.name}` to false in the rows that are there"
+
+    @property
+    def gets(self) -> str:
+        """No type comes into the table."""
+        return ""
 
 
 SchemaChange = AddColumn | AddField | Widen | Relax | Fill

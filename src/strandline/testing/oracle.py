@@ -54,11 +54,13 @@ class Outcome:
     deleted: int = 0
     unchanged: int = 0
     created: bool = False
+    evolved: bool = False
 
     @property
     def commits(self) -> bool:
-        """Is there anything to commit? A new table is, even an empty one."""
-        return bool(self.created or self.inserted or self.updated or self.deleted)
+        """Is there anything to commit? A new table is, even an empty one, and so are new columns."""
+        changed = self.inserted or self.updated or self.deleted
+        return bool(self.created or self.evolved or changed)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ def comparable(value: Any) -> Any:
     """A value such that two of them are equal exactly when the values are NULL-safe equal."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0  # -0.0 + 0.0 is 0.0
+    if isinstance(value, dict):
+        return tuple((k, comparable(v)) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(comparable, value))
     return value
 
 
@@ -103,7 +109,8 @@ def append(target: Frame | None, slice_: Frame) -> Outcome:
     columns = _union(target, slice_)
     come = [_full(row, columns) for row in _fitted(slice_, columns)]
     stay = _stored(target, columns)
-    return Outcome(Frame(columns, stay + come), inserted=len(come), created=target is None)
+    evolved = _evolved(target, columns)
+    return Outcome(Frame(columns, stay + come), len(come), created=target is None, evolved=evolved)
 
 
 def overwrite(target: Frame | None, slice_: Frame) -> Outcome:
@@ -118,7 +125,13 @@ def overwrite(target: Frame | None, slice_: Frame) -> Outcome:
     old = Counter(key_of(row, compared) for row in stay)
     inserted, deleted = (new - old).total(), (old - new).total()
     after = Frame(columns, come if inserted or deleted else stay)
-    return Outcome(after, inserted=inserted, deleted=deleted, unchanged=len(come) - inserted)
+    return Outcome(
+        after,
+        inserted=inserted,
+        deleted=deleted,
+        unchanged=len(come) - inserted,
+        evolved=_evolved(target, columns),
+    )
 
 
 Condition = Callable[[Row, Row], bool | None]
@@ -141,7 +154,8 @@ def upsert(
         did[verb] += 1
         if verb != "unchanged":
             table[key] = {**_full(table.get(key, {}), columns), **row}
-    return Outcome(Frame(columns, list(table.values())), **did, created=target is None)
+    after = Frame(columns, list(table.values()))
+    return Outcome(after, **did, created=target is None, evolved=_evolved(target, columns))
 
 
 def _verb(row: Row, old: Row | None, condition: Condition | None) -> str:
@@ -167,6 +181,10 @@ def is_metadata(name: str) -> bool:
 def _union(target: Frame | None, slice_: Frame) -> Columns:
     """The table's columns after the batch: those it had, then the new ones."""
     return shapes.union(target.columns if target else None, slice_.columns)
+
+
+def _evolved(target: Frame | None, columns: Columns) -> bool:
+    return target is not None and target.columns != columns
 
 
 def _stored(target: Frame | None, columns: Columns) -> list[Row]:

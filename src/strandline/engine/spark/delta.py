@@ -32,8 +32,6 @@ def apply(
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
     delta = delta_log.open_on(target, changes, token, record)
     text = delta_log.commit_text(token, dict(record))
-    if delta is not None:
-        _enable(session, target, changes)
     with delta_log.creating(target, new=delta is None), _token(session, token, text):
         if delta is None or changes.inserts_only or changes.removals is Removals.EVERYTHING:
             _write(session, target, changes, delta)
@@ -62,16 +60,6 @@ def _write(
     if changes.partition_by and (delta is None or whole):
         writer = writer.partitionBy(*changes.partition_by)
     writer.save(target.location)
-
-
-def _enable(session: SparkSession, target: Table, changes: ChangeSet) -> None:
-    """Let a table hold times without zone, which takes a feature of its protocol and touches nothing else."""
-    new = [getattr(c, "new", getattr(getattr(c, "column", c), "type", "")) for c in changes.evolves]
-    if any("timestamp_ntz" in type_ for type_ in new):
-        session.sql(
-            f"ALTER TABLE delta.{_tick(target.location)} "
-            "SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
-        )
 
 
 def _token(session: SparkSession, token: Token, text: str) -> AbstractContextManager[None]:

@@ -10,14 +10,14 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.errors import CommitConflict, TableError
 from strandline.strategy.changes import METADATA, ChangeSet, Removals
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
-_LOG = "_delta_log"
+_LOG, _LOCAL_TIMES = "_delta_log", "timestampNtz"
 FEED = "delta.enableChangeDataFeed"
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
 _METADATA = "strandline.metadata"  # the role of a metadata column, in the same place
@@ -140,6 +140,28 @@ def open_on(
     table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
 ) -> DeltaTable | None:
     """The table to commit to; an error when it is not at its base, or what was found out by looking at it is void."""
+    delta = _looked_at(table, changes, token, record)
+    return delta if delta is None else _with_local_times(table, delta, changes)
+
+
+def _with_local_times(table: Table, delta: DeltaTable, changes: ChangeSet) -> DeltaTable:
+    """The table; before its first column of times without zone with the feature of the protocol that these take.
+
+    Neither writer adds it with the column: deltalake would leave a table behind that cannot be opened.
+    """
+    wanted = any("timestamp_ntz" in c.gets for c in changes.evolves)
+    if not wanted or _LOCAL_TIMES in (delta.protocol().writer_features or ()):
+        return delta
+    with conflicts_told(table):
+        delta.alter.add_feature(
+            TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True
+        )
+    return DeltaTable(table.location)
+
+
+def _looked_at(
+    table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+) -> DeltaTable | None:
     delta, base, seen = open_table(table), changes.base, changes.seen
     if base is not None and (delta is None or delta.version() != base):
         raise CommitConflict(f"{table.label}: it is no longer at version {base}", hint="run again")
