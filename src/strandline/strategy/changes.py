@@ -177,8 +177,7 @@ def key_ranges(measured: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     """The table as it will be: target − removals + additions, each with its system columns."""
-    whole = negate(one_of(col(ACTION), (DROP, *TOUCHING)))
-    come = rows_of(changes.additions, changes.columns).where(whole)
+    come = rows_of(changes.additions, changes.columns)
     if target is None or changes.removals is Removals.EVERYTHING:
         return come
     there = target.schema
@@ -188,8 +187,9 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
             for c in changes.columns
         )
     ).from_(table(target.name, OUTER))
-    if changes.removals is Removals.NOTHING:
+    if changes.inserts_only:  # such rows need no verb
         return exp.union(stay, come, distinct=False)
+    come = come.where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
     match = (
         select(lit(1))
         .from_(table(changes.additions.name, "c"))

@@ -18,10 +18,10 @@ from strandline.sql.portable import render
 from strandline.types import Column, Schema
 
 if TYPE_CHECKING:
-    from strandline.engine.local.workspace import LocalWorkspace
+    from strandline.engine.local.duck import DuckWorkspace
 
 
-def feed(workspace: LocalWorkspace, source: FeedSource) -> str:
+def feed(workspace: DuckWorkspace, source: FeedSource) -> str:
     """The changed rows, each with how and when."""
     delta = DeltaTable(source.table.location, version=source.version)
     whole = delta_log.schema_of(delta)
@@ -45,7 +45,7 @@ def feed(workspace: LocalWorkspace, source: FeedSource) -> str:
 
 
 def _rows(
-    workspace: LocalWorkspace, files: list[ChangeFile], parts: list[str], columns: Schema
+    workspace: DuckWorkspace, files: list[ChangeFile], parts: list[str], columns: Schema
 ) -> str:
     """Some files, with what the log knows of them: the version, the partition, and how their rows changed.
 
@@ -81,7 +81,7 @@ def _rows(
     return render(typed(columns, raw, have), workspace.dialect)
 
 
-def _stored(workspace: LocalWorkspace, rows: str, parts: list[str]) -> list[str]:
+def _stored(workspace: DuckWorkspace, rows: str, parts: list[str]) -> list[str]:
     """Partition columns that the files hold too; the log's values count."""
     there = {str(r[0]).casefold() for r in workspace.run(f"DESCRIBE {rows}").fetchall()}
     return [p for p in parts if p.casefold() in there]

@@ -25,13 +25,13 @@ from strandline.sql.portable import checked_cast, render
 from strandline.types import Schema, Table
 
 if TYPE_CHECKING:
-    from strandline.engine.local.workspace import LocalWorkspace
+    from strandline.engine.local.duck import DuckWorkspace
 
 _BATCH = 50_000
 _LONGEST_LINE = 64 * 1024 * 1024
 
 
-def sql(workspace: LocalWorkspace, source: SqlSource) -> tuple[str, int]:
+def sql(workspace: DuckWorkspace, source: SqlSource) -> tuple[str, int]:
     """Stream a statement's rows into a table that may spill to disk; returns its name and the number of rows."""
     read = sql_sources.plan_read(source, partitioned=False)
     schema = pa.schema([(c.name, to_arrow(c.wire)) for c in read.columns])
@@ -85,7 +85,7 @@ def _to_arrow(rows: Sequence[sqlalchemy.Row[Any]], schema: pa.Schema) -> pa.Tabl
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
+def lake(workspace: DuckWorkspace, source: LakeSource) -> str:
     """A Delta table at one version: DuckDB reads its files, where they are files that say all."""
     delta = DeltaTable(source.table.location, version=source.version)
     whole = delta_log.schema_of(delta)
@@ -121,9 +121,7 @@ def _plain_files(delta: DeltaTable) -> bool:
     )
 
 
-def _delta_files(
-    workspace: LocalWorkspace, place: Table, delta: DeltaTable, columns: Schema
-) -> str:
+def _delta_files(workspace: DuckWorkspace, place: Table, delta: DeltaTable, columns: Schema) -> str:
     """The live files of a table; partition values come from its log, and a file without a column has NULLs there."""
     live = pa.table(delta.get_add_actions(flatten=True))
     if live.num_rows == 0:
@@ -153,7 +151,7 @@ def typed(columns: Schema, name: str | None, have: set[str]) -> exp.Select:
     return select(*values).from_(table(name)) if name else select(*values).where(exp.false())
 
 
-def files(workspace: LocalWorkspace, source: FileSource) -> str:
+def files(workspace: DuckWorkspace, source: FileSource) -> str:
     """CSV, JSON or Parquet files as one view."""
     reader = {"csv": _csv, "json": _json, "parquet": _parquet}[source.format]
     name = workspace.fresh("files")
@@ -165,7 +163,7 @@ def files(workspace: LocalWorkspace, source: FileSource) -> str:
     return name
 
 
-def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
+def _csv(workspace: DuckWorkspace, source: FileSource) -> str:
     """Each group of files with one header is read by it; the groups are stacked by column name."""
     groups = file_sources.csv_groups(source)
     every = file_sources.union_columns(groups)
@@ -199,13 +197,13 @@ def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
     return " UNION ALL ".join(parts)
 
 
-def _parquet(workspace: LocalWorkspace, source: FileSource) -> str:
+def _parquet(workspace: DuckWorkspace, source: FileSource) -> str:
     options, paths = {"union_by_name": lit(True)}, file_sources.find(source)
     untyped_parquet(source, paths)
     return _from(workspace, source, "read_parquet", paths, options, [exp.Star(**_except(source))])
 
 
-def _json(workspace: LocalWorkspace, source: FileSource) -> str:
+def _json(workspace: DuckWorkspace, source: FileSource) -> str:
     """One object per line; without a schema the columns are found as Spark finds them."""
     paths = file_sources.find(source)
     types = dict(source.schema or {}) or _json_types(workspace, paths)
@@ -220,7 +218,7 @@ def _json(workspace: LocalWorkspace, source: FileSource) -> str:
     return _from(workspace, source, "read_json", paths, options, values)
 
 
-def _json_types(workspace: LocalWorkspace, paths: Sequence[Path]) -> dict[str, str]:
+def _json_types(workspace: DuckWorkspace, paths: Sequence[Path]) -> dict[str, str]:
     import json
 
     objects = f"read_json_objects({file_list(paths)}, format = 'newline_delimited')"
@@ -245,7 +243,7 @@ def _json_type(kind: Any) -> str:
 
 
 def _from(
-    workspace: LocalWorkspace,
+    workspace: DuckWorkspace,
     source: FileSource,
     function: str,
     paths: Sequence[Path],
