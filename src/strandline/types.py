@@ -169,7 +169,6 @@ class TableState:
     metadata: frozenset[str] = (
         frozenset()
     )  # the columns that say where rows came from, marked as such; folded names
-    unfilled: bool = False  # has a runner added its delete flag, and not yet made it false in the rows there were?
 
     @property
     def system(self) -> tuple[str, ...]:

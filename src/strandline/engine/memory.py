@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -43,6 +43,8 @@ def store_of(table: Table) -> RowStore:
 class MemoryWorkspace(DuckWorkspace):
     """One node's DuckDB, over tables in memory."""
 
+    merges_columns = True
+
     def scan(self, source: Source) -> Scan:
         with translated(source.label):
             if isinstance(source, SqlSource):
@@ -81,22 +83,6 @@ class MemoryWorkspace(DuckWorkspace):
         rows = expr.rows_of(self.query(exp.union(*told, distinct=False)), shown)
         return rows.where(source.where) if source.where else rows
 
-    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-        store = store_of(table)
-        state = store.describe(table)
-        assert state is not None, f"there is no table {table.label}"
-        new = [c for c in (*add, *system.values()) if c.name not in state.schema]
-        roles = {**state.roles, **{role: c.name for role, c in system.items()}}
-        made = replace(state, schema=state.schema.plus(*new), roles=roles)
-        flag = system["deleted"].name if "deleted" in system else None
-        values = [expr.col(c.name) for c in state.schema] + [
-            expr.named(exp.false() if c.name == flag else expr.cast(exp.null(), c.type), c.name)
-            for c in new
-        ]
-        rows = expr.select(*values).from_(self._stored(table, state.version).name)
-        note = Commit(0, parent=state.version, operation="ALTER", moves_rows=False)
-        store.commit(table, made, self.arrow(rows).read_all(), note)
-
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
     ) -> int:
@@ -109,7 +95,7 @@ class MemoryWorkspace(DuckWorkspace):
         moved = seen is not None and (head is None or store.moved(table, seen, head))
         if moved or changes.base not in (None, head):
             raise CommitConflict(f"{table.label}: it is no longer at the version looked at")
-        made = state or _new(changes)
+        made = _evolved(state, changes) if state else _new(changes)
         with translated(table.label):
             old = self._stored(table, state.version) if state else None
             rows = self.arrow(_typed(self.query(after(changes, old)), made.schema)).read_all()
@@ -125,6 +111,15 @@ def _new(changes: ChangeSet) -> TableState:
     made = TableState(0, changes.columns, changes.partition_by, uuid.uuid4().hex, changes.roles)
     marked = frozenset(c.fold for c in changes.columns if c.fold in METADATA)
     return replace(made, feed=True, metadata=marked)
+
+
+def _evolved(state: TableState, changes: ChangeSet) -> TableState:
+    """The state of a table whose columns change with the rows of a change set."""
+    if not changes.evolves:
+        return state
+    metadata = _new(changes).metadata | state.metadata
+    roles = {**state.roles, **changes.roles}
+    return replace(state, schema=changes.columns, roles=roles, metadata=metadata)
 
 
 def _typed(rows: Relation, schema: Schema) -> exp.Select:
