@@ -73,8 +73,6 @@ class MemoryFormat:
         rows = self.rows(table, version).to_pylist()
         return [row for row in rows if all(same(row.get(n), v) for n, v in key.items())]
 
-    # --- what an engine in memory reads and writes ---------------------------------------------------------
-
     def rows(self, table: Table, version: int) -> pa.Table:
         """All rows of a version."""
         return next(k.rows for k in self.tables[table.location] if k.state.version == version)
@@ -98,4 +96,3 @@ class MemoryFormat:
 
 
 MEMORY = MemoryFormat()
-"""The tables in the memory of this process."""

@@ -74,9 +74,9 @@ def test_a_row_that_the_source_has_again_is_alive(quick, off, mode):
     quick.run(silver(mode=mode))
     quick.sql("DELETE FROM s WHERE id > 1")
     assert quick.run(silver(mode=mode))["silver"].deleted == 2
-    before = quick.rows("silver")
+    before = quick.stored("silver")
     assert quick.run(silver(mode=mode, off=off))["silver"].status == "unchanged"
-    assert quick.rows("silver") == before
+    assert quick.stored("silver") == before
     quick.sql("INSERT INTO s VALUES (2, 'b', 1), (3, 'new', 2)")
     assert numbers(quick.run(silver(mode=mode, off=off))["silver"]) == (0, 0, 0, 2)
     assert quick.alive("silver") == [(1, "a"), (2, "b"), (3, "new")]
