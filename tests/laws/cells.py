@@ -26,8 +26,8 @@ class Cell:
 
 
 CELLS = {
-    "memory-fake": Cell("memory", "memory", 12, 500),
-    "local-delta": Cell("pandas", "delta", 6, 500),
+    "memory-fake": Cell("memory", "memory", 8, 500),
+    "local-delta": Cell("pandas", "delta", 4, 500),
     "spark-delta": Cell("spark", "delta", 2, 50, readers=("pandas",), at_once=True),
 }
 

@@ -38,6 +38,7 @@ def check(result: NodeResult, expected: Outcome, found: Frame) -> None:
 
 
 @everywhere
+@pytest.mark.long_on_spark
 def test_append_adds_every_row(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, cases(keyed=False))
     def _(case: Case) -> None:
@@ -51,6 +52,7 @@ def test_append_adds_every_row(engine_name: str, platform: Platform) -> None:
 
 
 @everywhere
+@pytest.mark.long_on_spark
 def test_overwrite_replaces_the_table_when_it_differs(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, cases(keyed=False))
     def _(case: Case) -> None:
