@@ -25,6 +25,7 @@ from strandline.plan.lines import failed
 from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals, after, measures
+from strandline.strategy.evolution import change_to_json
 from strandline.strategy.verdict import Verdict
 from strandline.types import Counts, TableState, Token
 
@@ -267,6 +268,7 @@ def plan_node(
         else None,
         sample_deletes=sample_deletes(engine, outcome),
         reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,
+        schema_changes=[] if refusal else [change_to_json(c) for c in changes.evolves],
     )
     rows = engine.query(after(changes, outcome.made.target))
     ready = readied(job, engine, replace(outcome, changes=changes))

@@ -181,8 +181,9 @@ def key_ranges(measured: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     """The table as it will be: target − removals + additions, each with its system columns."""
-    whole = negate(one_of(col(ACTION), (DROP, *TOUCHING)))
-    come = _come(changes).where(whole)
+    come = _come(changes)
+    if ACTION in changes.additions.schema:  # events are all inserts, and say no verb
+        come = come.where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
     if target is None or changes.removals is Removals.EVERYTHING:
         return come
     there = target.schema
