@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.batch import business_time, compare, follow, read, target_filter
+from strandline.batch import business_time, columns, compare, follow, read, target_filter
 from strandline.batch.checks import check_required, checked_rewrite
 from strandline.batch.compare import Landing, Outcome
 from strandline.batch.missed import with_missed
@@ -123,8 +123,10 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
 
 def _evolved(job: Job, engine: Engine, state: TableState | None, outcome: Outcome) -> Outcome:
     """The outcome with what becomes of the table's columns, in the commit of its rows."""
-    changes = replace(outcome.changes, evolves=compare.evolution(outcome.made, state))
-    if state is not None and compare.writes_anew(engine, job.target, changes):
+    changes = replace(
+        outcome.changes, evolves=columns.evolution(outcome.made.fit, outcome.made.system, state)
+    )
+    if state is not None and columns.writes_anew(engine, job.target, changes):
         changes = checked_rewrite(job, state, changes)
     for told in outcome.made.fit.warnings:
         log.warning("%s: %s", job.node.name, told)
