@@ -182,8 +182,6 @@ def key_ranges(measured: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     """The table as it will be: target − removals + additions, each with its system columns."""
     come = _come(changes)
-    if ACTION in changes.additions.schema:  # events are all inserts, and say no verb
-        come = come.where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
     if target is None or changes.removals is Removals.EVERYTHING:
         return come
     there = target.schema
@@ -195,8 +193,9 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
             for c in changes.columns
         )
     ).from_(table(target.name, OUTER))
-    if changes.removals is Removals.NOTHING:
+    if changes.inserts_only:  # such rows need no verb
         return exp.union(stay, come, distinct=False)
+    come = come.where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
     match = (
         select(lit(1))
         .from_(table(changes.additions.name, "c"))

@@ -16,11 +16,11 @@ from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals
 from strandline.types import Table, Token
 
 if TYPE_CHECKING:
-    from strandline.engine.local.workspace import LocalWorkspace
+    from strandline.engine.local.duck import DuckWorkspace
 
 
 def apply(
-    workspace: LocalWorkspace,
+    workspace: DuckWorkspace,
     table: Table,
     changes: ChangeSet,
     token: Token,
@@ -52,7 +52,7 @@ def _holder(delta: DeltaTable, token: Token) -> str | None:
 
 
 def _write(
-    workspace: LocalWorkspace,
+    workspace: DuckWorkspace,
     table: Table,
     delta: DeltaTable | None,
     changes: ChangeSet,
@@ -97,7 +97,7 @@ def _watched(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _merge(
-    workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties
+    workspace: DuckWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties
 ) -> None:
     # in brackets: deltalake reads x IS NOT DISTINCT FROM y AND z as x IS NOT DISTINCT FROM (y AND z)
     on = " AND ".join(f'(s."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}")' for k in changes.keys)
