@@ -75,9 +75,8 @@ def writes_anew(engine: Engine, place: Table, changes: ChangeSet) -> bool:
     adds_only = changes.inserts_only
     if rewrites(changes.evolves, format_of(place).limits, adds_only=adds_only):
         return True
-    new = len(new_names(changes.evolves))
-    moved = bool(changes.partition_by) or (new > 1 and not adds_only)
-    return bool(new and moved and not engine.keeps_column_order)
+    carried = adds_only and not changes.partition_by
+    return bool(new_names(changes.evolves)) and not (carried or engine.merges_columns)
 
 
 def evolution(

@@ -23,7 +23,7 @@ class Recorder:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.dialect = engine.dialect
-        self.keeps_column_order = engine.keeps_column_order
+        self.merges_columns = engine.merges_columns
         self.parts: list[tuple[str, exp.Query]] = []
         self.names: dict[str, str] = {}
 

@@ -130,7 +130,9 @@ class Engine(Protocol):
     """One workspace of one engine."""
 
     dialect: str
-    keeps_column_order: bool  # of a table that gets columns with a batch
+    merges_columns: (
+        bool  # may new columns come with a MERGE, or with an append to a partitioned table?
+    )
 
     def scan(self, source: Source) -> Scan:
         """Give a source a name; nothing needs to be read yet."""

@@ -36,6 +36,13 @@ def log_of(at: Any) -> list[list[str]]:
     return [k for k in kinds if set(k) != {"commitInfo", "protocol"}]
 
 
+def ids_of(at: Any) -> set[str]:
+    """The ids that a table ever had."""
+    logs = sorted((at.folder / "lake" / "t" / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for f in logs for line in f.read_text().splitlines()]
+    return {a["metaData"]["id"] for a in actions if "metaData" in a}
+
+
 # --- cycles ------------------------------------------------------------------------------------------------
 
 NAMES = ["a", "b", "c", "d"]
@@ -118,7 +125,7 @@ def test_a_cycle_of_columns_ends_as_the_oracle_says(
                     before is None
                     or [n for n, _ in table.columns][: len(before.columns)] == before.names
                 )
-            assert all(kinds.count("commitInfo") == 1 for kinds in log_of(at))
+            assert len(ids_of(at)) <= 1  # another id would be another table
 
 
 # --- widening ----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from strandline.types import Table, Token
 class LocalWorkspace(DuckWorkspace):
     """One node's DuckDB: spills to a folder of its own, in UTC."""
 
-    keeps_column_order = False  # deltalake: several of a MERGE come in any order, partitions move
+    merges_columns = False  # docs/decisions/0008-columns.md
 
     def scan(self, source: Source) -> Scan:
         with translated(source.label, self.files):

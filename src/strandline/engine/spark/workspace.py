@@ -36,7 +36,7 @@ class SparkWorkspace:
     """One node's Spark session."""
 
     dialect = "spark"
-    keeps_column_order = True
+    merges_columns = True
 
     def __init__(self, session: SparkSession, staging: Path, prefix: str = "_v") -> None:
         self.session = session
