@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import for_all, lab
+from tests.lab import for_all, lab
 
 from strandline.errors import StrandlineError, TableError
 from strandline.lake import describe
