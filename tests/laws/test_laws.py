@@ -27,7 +27,7 @@ from tests import effort
 from tests.laws.cells import Cell, cells
 from tests.laws.histories import History, Step, histories
 
-from strandline.batch.columns import evolution, rewritten, writes_anew
+from strandline.batch.columns import rewritten, writes_anew
 from strandline.engine.base import Engine, FeedSource, FileSource, LakeSource, Platform
 from strandline.errors import CommitConflict, Fenced
 from strandline.lake import commit_of, format_of
@@ -40,8 +40,7 @@ from strandline.strategy.changes import (
     measures,
     range_measures,
 )
-from strandline.strategy.evolution import AddColumn
-from strandline.strategy.fit import Fit
+from strandline.strategy.evolution import AddColumn, Fill
 from strandline.testing.change_sets import VERB
 from strandline.testing.frames import assert_same, spelled, write_parquet
 from strandline.testing.oracle import Columns, Frame, Row
@@ -80,22 +79,8 @@ class World:
     def commit(self, engine: Engine, step: Step) -> None:
         state = self.format.describe(self.table)
         token, record = self.token(), self.record(step)
-        changes = self.evolved(engine, step, state, self.changes(engine, step, state))
-        version = engine.apply(self.table, changes, token, record)
+        version = engine.apply(self.table, self.evolving(engine, step, state), token, record)
         self.landed.append(Landed(step, version, token, record))
-
-    def evolved(
-        self, engine: Engine, step: Step, state: TableState | None, changes: ChangeSet
-    ) -> ChangeSet:
-        """The change set with the columns that come with it, as a batch brings them."""
-        if state is None:
-            return changes
-        system = {role: Column(*c) for role, c in step.system.items()}
-        added = tuple(AddColumn(Column(*c)) for c in step.added)
-        evolves = evolution(Fit(changes.columns, added), system, state)
-        changes = replace(changes, evolves=evolves)
-        anew = writes_anew(engine, self.table, changes)
-        return rewritten(engine, self.table, state, changes) if anew else changes
 
     def token(self) -> Token:
         number = next(self.numbers)
@@ -105,6 +90,20 @@ class World:
         """What is noted with a commit: text of any kind, nothing, numbers, lists and what is inside."""
         words = ["é\n\"'\\", "日本", "", None, 2**53, -1.5, True, [], {"ü": [1, {"": None}]}]
         return {"coverage": {"step": len(self.landed), "words": self.dice.sample(words, 4)}}
+
+    def evolving(self, engine: Engine, step: Step, state: TableState | None) -> ChangeSet:
+        """A change set with the columns that the table gets in its commit, as a batch makes it."""
+        changes = self.changes(engine, step, state)
+        if state is None or not (step.added or step.system):
+            return changes
+        system = {role: Column(*c) for role, c in step.system.items()}
+        evolves = [AddColumn(Column(*c)) for c in step.added]
+        evolves += [AddColumn(c, role) for role, c in system.items()]
+        filled = [Fill(c.name) for role, c in system.items() if role == "deleted"]
+        changes = replace(changes, evolves=(*evolves, *filled))
+        if writes_anew(engine, self.table, changes):
+            return rewritten(engine, self.table, state, changes)
+        return changes
 
     def changes(self, engine: Engine, step: Step, state: TableState | None) -> ChangeSet:
         """A step as the change set of an engine, staged as a batch stages it."""
@@ -213,10 +212,12 @@ def the_parent_is_the_table_before(at: World) -> None:
         assert state is not None
         assert state.version == parent
         columns = [(c.name, c.type) for c in state.schema]
-        new = [*step.added, *step.system.values()]  # they came with the commit
-        assert sorted(columns) == sorted(c for c in step.change.columns if c not in new)
+        new = {name for name, _ in [*step.added, *step.system.values()]}
+        assert sorted(columns) == sorted(c for c in step.change.columns if c[0] not in new)
         found = at.rows(at.dice.choice(at.engines), parent)
-        assert_same(Frame(columns, found.rows), Frame(columns, step.before))
+        names = [name for name, _ in columns]
+        before = [{n: row[n] for n in names} for row in step.before]
+        assert_same(Frame(columns, found.rows), Frame(columns, before))
 
 
 def the_feed_is_the_difference_of_two_versions(at: World) -> None:

@@ -130,9 +130,7 @@ class Engine(Protocol):
     """One workspace of one engine."""
 
     dialect: str
-    merges_columns: (
-        bool  # may new columns come with a MERGE, or with an append to a partitioned table?
-    )
+    merges_columns: bool  # a MERGE can bring columns, at the end, and the table stays the same one
 
     def scan(self, source: Source) -> Scan:
         """Give a source a name; nothing needs to be read yet."""

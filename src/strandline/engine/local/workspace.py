@@ -22,7 +22,8 @@ from strandline.types import Table, Token
 class LocalWorkspace(DuckWorkspace):
     """One node's DuckDB: spills to a folder of its own, in UTC."""
 
-    merges_columns = False  # docs/decisions/0008-columns.md
+    # deltalake 1.6: a MERGE that brings columns gives the table another id, and them any order; partitions move
+    merges_columns = False
 
     def scan(self, source: Source) -> Scan:
         with translated(source.label, self.files):
