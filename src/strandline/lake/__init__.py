@@ -19,6 +19,10 @@ def format_of(table: Table) -> TableFormat:
         from strandline.lake.delta import DeltaFormat
 
         register(DeltaFormat())
+    if table.format not in _FORMATS and table.format == "iceberg":
+        from strandline.lake.iceberg import IcebergFormat
+
+        register(IcebergFormat())
     return _FORMATS[table.format]
 
 

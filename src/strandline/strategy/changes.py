@@ -177,8 +177,7 @@ def key_ranges(measured: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     """The table as it will be: target − removals + additions, each with its system columns."""
-    whole = negate(one_of(col(ACTION), (DROP, *TOUCHING)))
-    come = rows_of(changes.additions, changes.columns).where(whole)
+    come = _whole_rows(changes)
     if target is None or changes.removals is Removals.EVERYTHING:
         return come
     there = target.schema
@@ -199,6 +198,17 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     return exp.union(
         exp.union(stay, come, distinct=False), _touched_rows(changes, target), distinct=False
     )
+
+
+def coming(changes: ChangeSet, target: Relation) -> exp.Query:
+    """The rows that are written anew where stored rows are not changed in place: those that come, and those touched."""
+    return exp.union(_whole_rows(changes), _touched_rows(changes, target), distinct=False)
+
+
+def _whole_rows(changes: ChangeSet) -> exp.Select:
+    """The additions that carry whole rows."""
+    whole = negate(one_of(col(ACTION), (DROP, *TOUCHING)))
+    return rows_of(changes.additions, changes.columns).where(whole)
 
 
 def _touched_rows(changes: ChangeSet, target: Relation) -> exp.Select:

@@ -1,4 +1,4 @@
-"""The in-process engine: DuckDB evaluates, deltalake commits. No JVM."""
+"""The in-process engine: DuckDB evaluates, deltalake or PyIceberg commits. No JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ import pyarrow as pa
 from sqlglot import exp
 
 from strandline.engine.arrow_types import settled
-from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source, SqlSource, Staged
+from strandline.engine.base import (
+    Engine,
+    FeedSource,
+    FileSource,
+    LakeSource,
+    Scan,
+    Source,
+    SqlSource,
+    Staged,
+)
 from strandline.engine.local import delta, feeds, scans
 from strandline.engine.local.failures import translated
 from strandline.engine.local.types import from_duckdb
@@ -54,13 +63,27 @@ class LocalWorkspace:
             if isinstance(source, SqlSource):
                 name, rows = scans.sql(self, source)
                 return Scan(self.relation(name), lambda: rows)
-            if isinstance(source, FeedSource):
-                relation = self.relation(feeds.feed(self, source))
-            elif isinstance(source, FileSource):
+            if isinstance(source, FileSource):
                 relation = self.relation(scans.files(self, source))
             else:
-                relation = self.relation(scans.lake(self, source))
+                relation = self.relation(self._lake(source))
             return Scan(relation, lambda: self._count(relation))
+
+    def _lake(self, source: LakeSource | FeedSource) -> str:
+        """The rows or the changes of a lake table, as its format keeps them."""
+        if source.table.format == "delta":
+            return (
+                feeds.feed(self, source)
+                if isinstance(source, FeedSource)
+                else scans.lake(self, source)
+            )
+        from strandline.engine.local.iceberg_scans import iceberg_feed, iceberg_rows
+
+        return (
+            iceberg_feed(self, source)
+            if isinstance(source, FeedSource)
+            else iceberg_rows(self, source)
+        )
 
     def query(self, tree: exp.Query) -> Relation:
         with translated("query", self.files):
@@ -109,13 +132,22 @@ class LocalWorkspace:
 
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         with translated(table.label):
-            delta.add_columns(table, add, system)
+            if table.format == "delta":
+                delta.add_columns(table, add, system)
+                return
+            from strandline.engine.local import iceberg
+
+            iceberg.alter(self, table, add, system)
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
     ) -> int:
         with translated(table.label, self.files):
-            return delta.apply(self, table, changes, token, record)
+            if table.format == "delta":
+                return delta.apply(self, table, changes, token, record)
+            from strandline.engine.local import iceberg
+
+            return iceberg.apply(self, table, changes, token, record)
 
     # --- what scans and commits are made of ----------------------------------------------------------------
 
