@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KINDS_OF_CATALOG = ("sql", "rest", "glue")
 _SECRET_KEY = re.compile(r"(?i)pass|pwd|secret|token|credential|access-key")
 _NEEDS = {"sql": ("uri", "warehouse"), "rest": ("uri",), "glue": ()}
-_HADOOP = "a hadoop catalog cannot be used: PyIceberg does not write to one, and its commits are safe on few file systems"
+_HADOOP = "a hadoop catalog cannot be used: PyIceberg does not write to one"
 
 
 class CatalogConfig(Model):

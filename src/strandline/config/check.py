@@ -85,8 +85,8 @@ def _catalog_mistakes(parts: Parts) -> Iterator[Mistake]:
         for at, text in connection.catalog.texts():
             for message, hint in bad_references(text):
                 yield Mistake((*loc, *at), message, hint)
-        for at, message, hint in connection.catalog.secrets_in_clear():
-            yield Mistake((*loc, *at), message, hint)
+        clear = connection.catalog.secrets_in_clear()
+        yield from (Mistake((*loc, *m.loc), m.message, m.hint) for m in clear)
         called = str(connection.catalog.name or name)
         other, config = first.setdefault(called, (name, connection.catalog))
         if config != connection.catalog:

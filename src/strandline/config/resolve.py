@@ -245,10 +245,14 @@ def _catalog_values(config: CatalogConfig, key: str) -> dict[str, str]:
     found = {}
     for loc, text in config.texts():
         at = ".".join((key, *loc))
-        if loc == ("uri",) and not REFERENCE.fullmatch(text):
-            text = REFERENCE.sub(lambda m, at=at: quote(_environment(m[1], at), safe=""), text)
-        found[".".join(loc)] = resolve_secrets(text, key=at)
+        whole = loc != ("uri",) or REFERENCE.fullmatch(text)
+        found[".".join(loc)] = resolve_secrets(text, key=at) if whole else _quoted(text, at)
     return found
+
+
+def _quoted(text: str, key: str) -> str:
+    """A URL with its references replaced: a password may hold @ and /."""
+    return REFERENCE.sub(lambda match: quote(_environment(match[1], key), safe=""), text)
 
 
 def folder_given(told: str) -> str | None:
@@ -277,7 +281,7 @@ def control_location(
     folder = warehouse(lake.catalog, root).removeprefix("file://")
     if not folder or _REMOTE.match(folder):
         raise PlaceError(
-            "has no folder beside the warehouse of this catalog: name a lake of Delta tables in control: {connection: …}"
+            "has no folder beside this catalog's warehouse: name a lake of Delta tables in control: {connection: …}"
         )
     return str(Path(folder).parent / control.schema_)
 
@@ -337,13 +341,8 @@ def jdbc(connection: SqlConnection, root: Path, *, key: str = "connections") -> 
 
 
 def _database(connection: SqlConnection, root: Path, key: str) -> urls.Database:
-    text = connection.url
-    if REFERENCE.fullmatch(text):
-        text = resolve_secrets(text, key=f"{key}.url")
-    else:  # inside a URL a value is quoted: a password may hold @ and /
-        text = REFERENCE.sub(
-            lambda match: quote(_environment(match[1], f"{key}.url"), safe=""), text
-        )
+    at, whole = f"{key}.url", REFERENCE.fullmatch(connection.url)
+    text = resolve_secrets(connection.url, key=at) if whole else _quoted(connection.url, at)
     try:
         database = urls.parse(text)
     except urls.UrlError as error:

@@ -62,7 +62,11 @@ def parent_of(table: Table, version: int) -> int | None:
 
 def authors_since(table: Table, version: int) -> list[str]:
     """Whose commits came after a version, in words."""
-    found = [c for c in commits(table) if c.version > version]
+    found = format_of(table).since(table, version)
+    if found is None:
+        now = describe(table)
+        return [f"it was put back to version {now.version}"] if now else []
+    found = found[::-1]
     return [f"version {c.version}, by {_author(c)}" for c in found]
 
 

@@ -24,11 +24,11 @@ from strandline.lake.iceberg.files import (
     refuse_renamed,
 )
 from strandline.lake.iceberg.types import columns_of_schema, to_spark
-from strandline.sql.expr import col, data_type, lit, rows_of, select
+from strandline.sql.expr import col, data_type, lit, select
 from strandline.sql.expr import table as table_
 from strandline.sql.net import CHANGE_TYPE, COMMIT_VERSION
 from strandline.sql.portable import render
-from strandline.types import Column, Relation, Schema, Table
+from strandline.types import Column, Schema, Table
 
 if TYPE_CHECKING:
     from strandline.engine.local.workspace import LocalWorkspace
@@ -169,7 +169,7 @@ def shown(workspace: LocalWorkspace, name: str, columns: Schema, where: exp.Expr
 
 
 def iceberg_feed(workspace: LocalWorkspace, source: FeedSource) -> str:
-    """What differs between two versions: the rows of files that came or went, and those that deletes took or gave back."""
+    """What differs between two versions: rows of files that came or went, and rows that deletes took or gave back."""
     found = open_there(source.table)
     schema = log.schema_at(found.metadata, source.version)
     reader = FileReader(workspace, source.table, found, schema)

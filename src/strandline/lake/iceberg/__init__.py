@@ -31,6 +31,9 @@ class IcebergFormat:
     def since(self, table: Table, version: int) -> list[Commit] | None:
         return past.since(table, version)
 
+    def preceding(self, table: Table, version: int) -> int:
+        return past.preceding(table, version)
+
     def moved(self, table: Table, after: int, upto: int) -> bool:
         return past.moved(table, after, upto)
 

@@ -218,7 +218,12 @@ class Draft:
         self._updates: tuple[TableUpdate, ...] = (
             AddSnapshotUpdate(snapshot=snapshot),
             SetSnapshotRefUpdate(
-                ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=self.snapshot_id
+                ref_name=MAIN_BRANCH,
+                type=SnapshotRefType.BRANCH,
+                snapshot_id=self.snapshot_id,
+                max_ref_age_ms=None,
+                max_snapshot_age_ms=None,
+                min_snapshots_to_keep=None,
             ),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import Decimal
+from datetime import date
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,11 @@ from strandline.lake.iceberg.types import to_spark
 from strandline.sql.portable import family
 from strandline.sql.values import ORDERED, converted
 from strandline.types import Commit, Table
+
+_EQUAL: Any = (
+    EqualTo  # their own types are those of Pydantic, which knows nothing of their constructors
+)
+_IS_NULL: Any = IsNull
 
 
 def history(table: Table) -> Iterator[Commit]:
@@ -61,17 +66,29 @@ def since(table: Table, version: int) -> list[Commit] | None:
     if found is None:
         return None
     line = list(history(table))
-    after = []
+    after: list[Commit] = []
     for commit in line:
         if commit.version == version:
             return after
         after.append(commit)
-    if version == log.EMPTY and (not line or line[-1].parent is None):
+    if version == log.EMPTY and (not line or line[-1].parent == log.EMPTY):
         return after
-    cut = bool(line) and line[-1].parent is not None
+    cut = bool(line) and line[-1].parent != log.EMPTY
     if cut and found.metadata.snapshot_by_id(version) is None:
         return after  # expired, as its children are: as far as anybody can tell, nothing was rolled back
     return None
+
+
+def preceding(table: Table, version: int) -> int:
+    """The parent of a snapshot; the empty table before the first one."""
+    found = opened(table)
+    snapshot = found.metadata.snapshot_by_id(version) if found else None
+    if snapshot is None:
+        raise TableError(
+            f"{table.label}: it has no version {version}",
+            hint="a version of an Iceberg table is the id of a snapshot: SELECT * FROM table.snapshots",
+        )
+    return snapshot.parent_snapshot_id or log.EMPTY
 
 
 def moved(table: Table, after: int, upto: int) -> bool:
@@ -147,23 +164,28 @@ def rows_at(table: Table, version: int, key: Key) -> list[dict[str, Any]] | None
 
 def _condition(found: IceTable, version: int, key: Key) -> BooleanExpression | None:
     """The key as a filter; None when a column is not there, or cannot hold the value."""
-    schema, where = log.schema_at(found.metadata, version), AlwaysTrue()
+    schema = log.schema_at(found.metadata, version)
+    where: BooleanExpression = AlwaysTrue()
     for name, value in key.items():
         try:
             field = schema.find_field(name, case_sensitive=False)
         except ValueError:
             return None
         if value is None:
-            where = And(where, IsNull(field.name))
+            where = And(where, _IS_NULL(field.name))
             continue
-        type_ = to_spark(field.field_type)
-        if family(type_) in ORDERED and not isinstance(value, bool | float | bytes):
-            here = converted(value, type_)
-            if here != value:  # the column was narrower then
-                return None
-            value = here
-        literal = value if isinstance(value, Decimal | bool | int | float | bytes | str) else None
-        where = And(
-            where, EqualTo(field.name, literal if literal is not None else value.isoformat())
-        )
+        literal = _literal(value, to_spark(field.field_type))
+        if literal is None:
+            return None
+        where = And(where, _EQUAL(field.name, literal))
     return where
+
+
+def _literal(value: Any, type_: str) -> Any:
+    """A value as PyIceberg takes it; None when the column was narrower then, and cannot hold it."""
+    if family(type_) in ORDERED and not isinstance(value, bool | float | bytes):
+        here = converted(value, type_)
+        if here != value:
+            return None
+        value = here
+    return value.isoformat() if isinstance(value, date) else value

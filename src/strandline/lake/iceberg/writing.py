@@ -9,14 +9,13 @@ from typing import Any
 from pyiceberg.catalog import Catalog as IceCatalog
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IceSchema
-from pyiceberg.table import CreateTableTransaction
 from pyiceberg.table import Table as IceTable
 from pyiceberg.table.update import SetPropertiesUpdate, TableUpdate
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
 
 from strandline.errors import CommitConflict, Fenced, TableError, taken
-from strandline.lake.iceberg import log, past
+from strandline.lake.iceberg import log
 from strandline.lake.iceberg.catalogs import catalog_for_writing, opened, told
 from strandline.lake.iceberg.commit import Draft, land
 from strandline.lake.iceberg.types import columns_of_schema, schema_for, to_iceberg
@@ -105,7 +104,7 @@ def same_rows(theirs: Commit, token: Token, record: Mapping[str, Any]) -> bool:
 
 def refuse_version(table: Table, found: IceTable) -> None:
     """Refuse to write what PyIceberg cannot: any format version but 2."""
-    if (version := found.metadata.format_version) != 2:  # noqa: PLR2004 – the version that is written
+    if (version := found.metadata.format_version) != 2:
         raise TableError(
             f"{table.label}: it has Iceberg format version {version}, and strandline writes version 2",
             hint="upgrade it: ALTER TABLE … SET TBLPROPERTIES ('format-version' = '2')"
@@ -129,11 +128,12 @@ def new_table(
     """A commit that makes the table; nothing is there before it."""
     schema = schema_for(columns)
     with told(table):
-        staged = catalog._create_staged_table(  # noqa: SLF001 – a table that is made together with its rows
+        new = catalog.create_table_transaction(
             table.name, schema, partition_spec=_spec(schema, partition_by), properties=_NEW
         )
+    staged: IceTable = new._table  # noqa: SLF001 – it is made together with its rows, by a commit of ours
     marks = log.marks(staged.schema(), roles, columns)
-    updates = [*CreateTableTransaction(staged)._updates, SetPropertiesUpdate(updates=marks)]  # noqa: SLF001
+    updates = [*new._updates, SetPropertiesUpdate(updates=marks)]  # noqa: SLF001
     return Draft(table, staged, updates, new=True)
 
 
