@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from bench.ours import Ours
-from strandline import faults
-from strandline.engine.control_store import DeltaStore
+from strandline import failpoints
+from strandline.control.store import DeltaStore
 from strandline.lake.delta import log as delta_log
 
 RECOVERY, SHARE = 1.2, 0.05  # what they may cost at most
@@ -34,7 +34,7 @@ def measure(ours: Ours, rounds: int) -> dict[str, Any]:
         ]:  # nobody always comes after the same one
             ours.reset("upsert")
             if point:
-                with faults.armed(f"{point}:raise"):
+                with failpoints.armed(f"{point}:raise"):
                     ours.project.run(platform=ours.platform)
                 found.append(_timed(ours))
             else:

@@ -97,9 +97,9 @@ def at(clock: int) -> datetime:
 def step(folder: str, clock: int = 0, fault: str | None = None, do: str = "run", **how: Any) -> Any:
     from contextlib import nullcontext
 
-    from strandline import faults
+    from strandline import failpoints
     from strandline.project import load
-    from strandline.retry import Retry
+    from strandline.run.retry import Retry
     from strandline.types import Clock
 
     if machine := how.pop("machine", None):  # nothing else of this process is of another one
@@ -112,7 +112,7 @@ def step(folder: str, clock: int = 0, fault: str | None = None, do: str = "run",
         signal.setitimer(signal.ITIMER_REAL, alarm)
     if do in ("run", "approve", "retry"):  # the others have their own instant, and no choice
         how |= {"threads": 1, "clock": Clock(at(clock)), "retry": Retry(attempts=1)}
-    with faults.armed(fault) if fault else nullcontext():
+    with failpoints.armed(fault) if fault else nullcontext():
         result = getattr(project, do)(**how)
     return (
         result.as_dict() if result else {"status": "success", "nodes": []}
@@ -179,13 +179,13 @@ def _serve() -> None:
     import deltalake  # noqa: F401
     import duckdb  # noqa: F401
 
+    import strandline.batch.deletes
     import strandline.cli.main
-    import strandline.detection
-    import strandline.engine.control_store
+    import strandline.control.store
     import strandline.engine.local.workspace
-    import strandline.planfile
     import strandline.project
-    import strandline.undo  # noqa: F401
+    import strandline.run.planfile
+    import strandline.run.undo  # noqa: F401
 
     for line in sys.stdin:
         gate, opens = os.pipe()

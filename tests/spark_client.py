@@ -34,9 +34,9 @@ def shared(staging: Path) -> Any:
 def main() -> None:
     from tests.crashing import at
 
-    from strandline import faults
+    from strandline import failpoints
     from strandline.project import load
-    from strandline.retry import Retry
+    from strandline.run.retry import Retry
     from strandline.types import Clock
 
     folder, hour, fault, *alone = sys.argv[1:]
@@ -56,10 +56,10 @@ def main() -> None:
                 if not seconds:
                     killing.join()
 
-        armed = faults.armed(hook)
+        armed = failpoints.armed(hook)
     else:
         platform = shared(project.store.folder / "_staging")
-        armed = faults.armed(f"{fault}:kill")
+        armed = failpoints.armed(f"{fault}:kill")
     with armed:
         result = project.run(
             platform=platform, threads=1, clock=Clock(at(int(hour))), retry=Retry(attempts=1)

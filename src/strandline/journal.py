@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from strandline import native
-from strandline.config.resolve import redact
+from strandline.words import redact
 
 log = logging.getLogger("strandline")
 log.addHandler(logging.NullHandler())  # what nobody listens to is not printed

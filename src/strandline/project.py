@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.boundary import failed, placed
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, secret_values
@@ -22,26 +21,27 @@ from strandline.control.ledger import ChangeRow, Store
 from strandline.engine import connect, staging
 from strandline.engine.base import Platform
 from strandline.errors import StrandlineError, UsageError, did_you_mean
-from strandline.faults import point
-from strandline.job import Job, Past, Planned
+from strandline.failpoints import point
 from strandline.journal import run_log
 from strandline.lake import describe
-from strandline.loop import Loop
-from strandline.observer import Observer
 from strandline.plan.graph import Graph, build
+from strandline.plan.job import Job, Past, Planned
+from strandline.plan.lines import failed, placed
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
-from strandline.retry import Checkpoint, Left, Retry, downstream, folder_of, kept, left
-from strandline.run import Runner
-from strandline.schedule import STOPS
-from strandline.together import Together
+from strandline.run.loop import Loop
+from strandline.run.observer import Observer
+from strandline.run.retry import Checkpoint, Left, Retry, downstream, folder_of, kept, left
+from strandline.run.runner import Runner
+from strandline.run.schedule import STOPS
+from strandline.run.targets import Together
 from strandline.types import Clock
 
 if TYPE_CHECKING:
+    from strandline.control.store import DeltaStore
     from strandline.control.undo import Taking
-    from strandline.engine.control_store import DeltaStore
-    from strandline.explain import Story
-    from strandline.halfway import HalfUndone
-    from strandline.held import Held
+    from strandline.report.explain import Story
+    from strandline.run.decide import Held
+    from strandline.run.halfway import HalfUndone
 
 
 class StrandlineProject:
@@ -55,7 +55,7 @@ class StrandlineProject:
     @property
     def store(self) -> DeltaStore:
         """The control tables."""
-        from strandline.engine.control_store import DeltaStore
+        from strandline.control.store import DeltaStore
 
         config = self.config.config
         return DeltaStore(
@@ -188,7 +188,7 @@ class StrandlineProject:
 
         With `out` the plan is kept in a file, and `follow` applies exactly that.
         """
-        from strandline.planfile import writing
+        from strandline.run.planfile import writing
 
         planned: dict[str, Planned] = {}
         clock = _now()
@@ -227,7 +227,7 @@ class StrandlineProject:
         debug: bool = False,
     ) -> RunResult:
         """Apply a plan from its file, exactly; a stale plan is an error, and none of it is written."""
-        from strandline.planfile import PlanFile
+        from strandline.run.planfile import PlanFile
 
         clock, runner = _now(), self._runner()
         with staging.scratch("plan") as folder:
@@ -309,7 +309,7 @@ class StrandlineProject:
 
         Raises `UndoRefused`, and writes nothing, when something is in the way.
         """
-        from strandline.undo import foreseen, undo_node
+        from strandline.run.undo import foreseen, undo_node
 
         runner = self._runner()
         loop = Loop(self.config, self.graph, observer or Observer())
@@ -341,7 +341,7 @@ class StrandlineProject:
         self, run_id: str, runner: Runner, platform: Platform, *, dry_run: bool
     ) -> list[tuple[Job, Taking]]:
         """The batches of a run to take back, the last first; records are finished before, unless it is a dry run."""
-        from strandline.undo import Undo
+        from strandline.run.undo import Undo
 
         undo = Undo(run_id, self._jobs(), runner, self.graph, self._busy())
         return (
@@ -352,7 +352,7 @@ class StrandlineProject:
 
     def half_undone(self) -> list[HalfUndone]:
         """The undos that were left half-way, and are finished by asking for them again."""
-        from strandline.halfway import half_undone
+        from strandline.run.halfway import half_undone
 
         running = {r.node for r in self.store.all_control() if r.batch_status == "RUNNING"}
         return half_undone(self._jobs(), self._runner(), running)
@@ -373,13 +373,13 @@ class StrandlineProject:
 
     @property
     def _held(self) -> Held:
-        from strandline.held import Held
+        from strandline.run.decide import Held
 
         return Held(self.store.changes(), self._jobs())
 
     def explain(self, node: str, key: Mapping[str, Any]) -> Story:
         """What became of one row, batch by batch, and why; a key is a value, or a text: `NULL` is NULL."""
-        from strandline.explain import explain
+        from strandline.report.explain import explain
 
         job = Job(self.config, self._node(node), _now())
         with placed(self.config, node):
@@ -387,7 +387,7 @@ class StrandlineProject:
 
     def compile(self, node: str, *, platform: Platform | None = None) -> str:
         """The SQL that a node will run, as one readable statement; sources are looked at, nothing is written."""
-        from strandline.compiled import compile_node
+        from strandline.batch.compile import compile_node
 
         job = Job(self.config, self._node(node), _now(), past=Past(first=True))
         with (

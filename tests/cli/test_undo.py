@@ -63,9 +63,9 @@ def test_only_what_failed_is_tried_again(cli: Call, shop: Path) -> None:
 
 
 def test_status_and_history_tell_of_a_recovery(cli: Call, shop: Path) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
-    with faults.armed("log.before@silver_orders:raise"):
+    with failpoints.armed("log.before@silver_orders:raise"):
         assert cli("run", *SHOP).code == 1
     assert cli("run", *SHOP).code == 0
     states = {n["name"]: n for n in cli("status", *SHOP, "--json").json["nodes"]}
@@ -79,10 +79,10 @@ def test_status_and_history_tell_of_a_recovery(cli: Call, shop: Path) -> None:
 
 
 def test_status_says_that_a_failed_undo_is_asked_for_again(cli: Call, shop: Path) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
     first = cli("run", *SHOP, "--json").json["run_id"]
-    with faults.armed("commit.before@silver_orders:raise"):
+    with failpoints.armed("commit.before@silver_orders:raise"):
         assert cli("undo", first, *SHOP).code == 1
     states = {n["name"]: n for n in cli("status", *SHOP, "--json").json["nodes"]}
     assert states["silver_orders"]["status"] == "FAILED"
@@ -96,11 +96,11 @@ def test_status_says_that_a_failed_undo_is_asked_for_again(cli: Call, shop: Path
 
 
 def test_an_undo_that_was_left_half_way_is_told_until_it_is_finished(cli: Call, shop: Path) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
     first = cli("run", *SHOP, "--json").json["run_id"]
     assert cli("status", *SHOP, "--json").json["half_undone"] == []
-    with faults.armed("undo.after@silver_orders:raise"):
+    with failpoints.armed("undo.after@silver_orders:raise"):
         assert cli("undo", first, *SHOP).code == 1
     (half,) = cli("status", *SHOP, "--json").json["half_undone"]
     assert half["run_id"] == first
@@ -115,10 +115,10 @@ def test_an_undo_that_was_left_half_way_is_told_until_it_is_finished(cli: Call, 
 
 
 def test_a_run_that_went_on_ends_a_half_undo(cli: Call, shop: Path) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
     first = cli("run", *SHOP, "--json").json["run_id"]
-    with faults.armed("undo.after@silver_orders:raise"):
+    with failpoints.armed("undo.after@silver_orders:raise"):
         cli("undo", first, *SHOP)
     assert cli("run", *SHOP).code == 0
     assert cli("status", *SHOP, "--json").json["half_undone"] == []
@@ -126,7 +126,7 @@ def test_a_run_that_went_on_ends_a_half_undo(cli: Call, shop: Path) -> None:
 
 
 def test_targets_that_a_run_takes_back_itself_are_no_half_undo(cli: Call, shop: Path) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
     add(
         shop,
@@ -138,7 +138,7 @@ def test_targets_that_a_run_takes_back_itself_are_no_half_undo(cli: Call, shop: 
       - {connection: gold, table: two, mode: overwrite}
 """,
     )
-    with faults.armed("commit.before@gold_twice.two:raise"):
+    with failpoints.armed("commit.before@gold_twice.two:raise"):
         assert cli("run", *SHOP).code == 1
     assert any(b["takes_back"] for b in cli("history", *SHOP, "--json").json["batches"])
     assert cli("status", *SHOP, "--json").json["half_undone"] == []
@@ -177,9 +177,9 @@ def test_what_is_held_ends_with_its_table(cli: Call, shop: Path, held: str) -> N
 
 
 def test_an_approval_that_fails_says_that_they_are_still_held(cli: Call, held: str) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
-    with faults.armed("commit.before@silver_customers:raise"):
+    with failpoints.armed("commit.before@silver_customers:raise"):
         failed = cli("approve", held, *SHOP)
     assert failed.code == 1
     assert f"1 delete still held by run {held}" in failed.out
@@ -187,9 +187,9 @@ def test_an_approval_that_fails_says_that_they_are_still_held(cli: Call, held: s
 
 
 def test_a_retry_tells_of_held_deletes_as_a_run_does(cli: Call, held: str) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
-    with faults.armed("judged@silver_customers:raise"):
+    with failpoints.armed("judged@silver_customers:raise"):
         assert cli("run", *SHOP).code == 1
     again = cli("retry", *SHOP)
     assert again.code == 3
@@ -215,9 +215,9 @@ def test_status_names_what_older_runs_left(cli: Call, shop: Path) -> None:
 
 
 def test_a_run_that_does_not_exist_is_undone_without_a_trace(cli: Call, shop: Path) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
-    with faults.armed("log.before@bronze_orders:raise"):
+    with failpoints.armed("log.before@bronze_orders:raise"):
         cli("run", *SHOP)
     records = shop / "lake" / "bronze" / "_strandline"
     before = sorted(p for p in records.rglob("*.json"))
@@ -228,9 +228,9 @@ def test_a_run_that_does_not_exist_is_undone_without_a_trace(cli: Call, shop: Pa
 
 
 def test_a_failed_node_says_how_long_it_took(cli: Call, shop: Path) -> None:
-    from strandline import faults
+    from strandline import failpoints
 
-    with faults.armed("commit.before@gold_revenue:raise"):
+    with failpoints.armed("commit.before@gold_revenue:raise"):
         nodes = {n["name"]: n for n in cli("run", *SHOP, "--json").json["nodes"]}
     assert nodes["gold_revenue"]["status"] == "failed"
     assert nodes["gold_revenue"]["seconds"] > 0

@@ -258,7 +258,7 @@ class _View:
     def _row(self, write: Any, version: int | None, key: str, value: Any) -> dict[str, Any] | None:
         from strandline.engine.base import LakeSource
         from strandline.lake import describe
-        from strandline.plan.reading import table_of
+        from strandline.plan.inputs import table_of
         from strandline.sql.expr import col, eq, lit, rows_of
 
         table = table_of(self.project.config, write.connection, write.table)
@@ -274,7 +274,7 @@ def _left(project: StrandlineProject, platform: Platform, deleted: tuple[int, ..
     """How many of the customers that the shop deleted are still alive in Silver."""
     from strandline.engine.base import LakeSource
     from strandline.lake import describe
-    from strandline.plan.reading import table_of
+    from strandline.plan.inputs import table_of
     from strandline.sql.expr import any_of, col, count_where, eq, lit, named, select, table
     from strandline.strategy.changes import living
 

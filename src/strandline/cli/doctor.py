@@ -11,7 +11,7 @@ from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet
 from strandline.cli.talk import Talk
 
 if TYPE_CHECKING:
-    from strandline.engine.doctor import Check
+    from strandline.report.doctor import Check
 
 
 def doctor(
@@ -43,7 +43,7 @@ def doctor(
 
 
 def _of_project(talk: Talk, project_dir: Path, engine: str | None) -> Iterator[Check]:
-    from strandline.engine.doctor import examine
+    from strandline.report.doctor import examine
 
     project = talk.load(project_dir, engine)
     yield from examine(project.config, project.engine_name)
@@ -55,7 +55,7 @@ def _without_project(project_dir: Path, engine: str | None) -> Iterator[Check] |
         (project_dir / f"strandline.{end}").exists() for end in ("yaml", "yml")
     ):
         return None
-    from strandline.engine.doctor import Check, machine
+    from strandline.report.doctor import Check, machine
 
     more = "" if engine else "; --engine spark looks at Java and jars too"
     found = f"there is none in {project_dir.absolute()}: only the machine was looked at{more}"

@@ -14,7 +14,7 @@ from strandline.errors import UsageError
 from strandline.words import plural
 
 if TYPE_CHECKING:
-    from strandline.explain import Event, Story
+    from strandline.report.explain import Event, Story
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run that holds the deletes.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from strandline.cli.talk import Talk, node_error
 from strandline.cli.text import COLOURS, SIGNS, count, duration, indented, shortened
-from strandline.observer import Observer
 from strandline.result import NodeResult, PlannedNode
+from strandline.run.observer import Observer
 from strandline.words import plural
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ def validate(
     with Talk(json, quiet, debug).guard() as talk:
         from dataclasses import asdict
 
-        from strandline.guard.policy import mass_deletes
+        from strandline.plan.policy import mass_deletes
 
         project = talk.load(project_dir)
         config = project.config.config
@@ -136,7 +136,7 @@ def ls(
 
 
 def _listed(project: StrandlineProject, name: str) -> dict[str, Any]:
-    from strandline.plan.reading import inputs
+    from strandline.plan.inputs import inputs
 
     node = next(n for n in project.config.config.nodes if n.name == name)
     return {

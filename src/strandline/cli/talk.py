@@ -167,7 +167,7 @@ class Talk:
     def _redacted(self, value: Any) -> Any:
         if not self._secrets or not isinstance(value, str):
             return value
-        from strandline.config.resolve import redact
+        from strandline.words import redact
 
         return redact(value, self._secrets)
 

@@ -19,10 +19,11 @@ from strandline.config.model import ProjectConfig
 from strandline.config.parts import parts_of, salvaged
 from strandline.config.positions import Loc, Mistake, Place, Positions
 from strandline.config.render import Renderer
-from strandline.config.resolve import REFERENCE, redact
+from strandline.config.resolve import REFERENCE
 from strandline.config.targets import spread
 from strandline.config.yamlfile import Document, read_yaml
 from strandline.errors import ConfigError, Problem, did_you_mean
+from strandline.words import redact
 
 PROJECT_FILE = "strandline.yaml"
 _INCLUDED: dict[str, Any] = {

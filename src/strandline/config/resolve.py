@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 from strandline.config import urls
 from strandline.config.catalogs import (
@@ -91,24 +91,6 @@ def secret_values(config: ProjectConfig) -> list[str]:
             texts += [text for _, text in connection.catalog.texts()]
     names = {match[1] for text in texts for match in REFERENCE.finditer(text)}
     return [os.environ[name] for name in sorted(names) if os.environ.get(name)]
-
-
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text with `***` for each secret, also where it is quoted for a URL."""
-    forms: set[str] = set()
-    for secret in filter(None, secrets):
-        forms |= {
-            secret,
-            quote(secret),
-            quote(secret, safe=""),
-            quote_plus(secret),
-            repr(secret)[1:-1],
-        }
-    for form in sorted(forms, key=len, reverse=True):
-        # A very short value is taken only as a word of its own: else `sa` would blank half of every sentence.
-        pattern = re.escape(form) if len(form) > 3 else rf"(?<!\w){re.escape(form)}(?!\w)"
-        text = re.sub(pattern, "***", text)
-    return text
 
 
 def _environment(name: str, key: str) -> str:

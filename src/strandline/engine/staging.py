@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from strandline.faults import point
+from strandline.failpoints import point
 from strandline.switches import enabled
 
 _MARK = ".of."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandline.errors import EngineError
 from strandline.lake.base import TableFormat
 from strandline.types import Commit, Table, TableState, Token
 
@@ -20,8 +21,13 @@ def format_of(table: Table) -> TableFormat:
 
         register(DeltaFormat())
     if table.format not in _FORMATS and table.format == "iceberg":
-        from strandline.lake.iceberg import IcebergFormat
-
+        try:
+            from strandline.lake.iceberg import IcebergFormat
+        except ModuleNotFoundError as e:
+            if not str(e.name).startswith("pyiceberg"):
+                raise
+            hint = "pip install 'strandline[iceberg]'"
+            raise EngineError(f"{table.label}: PyIceberg is not installed", hint=hint) from None
         register(IcebergFormat())
     return _FORMATS[table.format]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from strandline.control import ledger
 from strandline.control.ledger import BY_HAND, ControlRow
-from strandline.engine.control_store import DeltaStore
+from strandline.control.store import DeltaStore
 from strandline.journal import log
 from strandline.loader.tables import hinted, job_store, table_name, utc_now
 from strandline.types import Token

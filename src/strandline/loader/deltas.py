@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline import delivery
 from strandline.control import loads
 from strandline.control.loads import LoadRow
-from strandline.delivery import Wanted
 from strandline.errors import Fenced, ReadError, UsageError, did_you_mean
 from strandline.journal import log
+from strandline.loader import delivery
+from strandline.loader.delivery import Wanted
 from strandline.loader.tables import hinted, job_frames, job_store, opened, spelled_keys, utc_now
 from strandline.types import Relation, Table, TableState
 

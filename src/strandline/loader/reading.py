@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from strandline import delivery
-from strandline.delivery import Wanted
 from strandline.errors import ReadError
 from strandline.journal import log
+from strandline.loader import delivery
+from strandline.loader.delivery import Wanted
 from strandline.loader.tables import hinted, opened, spelled_keys
 from strandline.types import Table
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline import delivery
 from strandline.config.resolve import ETL_SCHEMA, folder_given
-from strandline.engine.control_store import DeltaStore
+from strandline.control.store import DeltaStore
 from strandline.errors import ReadError, StrandlineError, UnknownColumn
 from strandline.lake import describe, format_of
+from strandline.loader import delivery
 from strandline.types import Table, TableState
 
 if TYPE_CHECKING:

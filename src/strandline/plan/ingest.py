@@ -9,7 +9,7 @@ from strandline.config.key_columns import keeps_every_key
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig, StepConfig
 from strandline.config.reads import ReadConfig
-from strandline.plan.reading import is_lake, table_of
+from strandline.plan.inputs import is_lake, table_of
 
 
 def steps_of(node: NodeConfig) -> Sequence[StepConfig]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
-from strandline.guard.policy import detection_of
-from strandline.job import Job
-from strandline.plan.reading import Input, inputs, is_lake
+from strandline.plan.inputs import Input, inputs, is_lake
+from strandline.plan.job import Job
+from strandline.plan.policy import detection_of
 
 ROWS, BYTES = 1_000_000, 2**30
 

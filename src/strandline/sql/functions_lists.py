@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from strandline.schema.nested import outer, parts
 from strandline.sql.expr import call, case, cast, eq, lit
 from strandline.sql.functions import Call, Function, Rule, Typed, Unsuited, fixed, function, of_type
+from strandline.sql.nested import outer, parts
 from strandline.sql.numbers import common_type
 from strandline.sql.portable import family, fault
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from strandline.schema.nested import outer
 from strandline.sql.expr import call, case, cast, eq, is_null, lit
 from strandline.sql.functions import (
     Call,
@@ -18,6 +17,7 @@ from strandline.sql.functions import (
     of_type,
     plain,
 )
+from strandline.sql.nested import outer
 from strandline.sql.portable import family, fault
 from strandline.sql.regex import (
     groups_of,

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlglot import exp
 
-from strandline.schema.diff import Fit
 from strandline.sql.expr import (
     OUTER,
     all_of,
@@ -28,6 +27,7 @@ from strandline.sql.expr import (
 )
 from strandline.sql.portable import family, fault
 from strandline.strategy.changes import ACTION, METADATA, Proposal, Removals
+from strandline.strategy.fit import Fit
 from strandline.types import Column, Relation, Schema, Snapshot
 
 _COPY = "_strandline_copy"  # which of several equal rows
@@ -101,11 +101,8 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
     come = select(*(col(n) for n in fit.columns.names), named(_copy(names), _COPY), *several).from_(
         come.subquery("r")
     )
-    there, rank, clock = (
-        _range(reread, fit.columns),
-        [_RANK] if keys else [],
-        _clock(reread, rows, stamp),
-    )
+    rank, clock = [_RANK] if keys else [], _clock(reread, rows, stamp)
+    there = _range(reread, fit.columns)
     if keys:
         there = _ranked(reread, there, clock, [*reread.keys, *reread.apart])
     there = select(*_values(reread.target, compared), *map(col, rank)).from_(there.subquery("g"))
@@ -116,19 +113,13 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
         *(same(col(n, OUTER), col(n, "t")) for n in names),
         eq(col(_COPY, OUTER), col(_COPY, "t")),
     ]
-    if (
-        keys
-    ):  # a key that comes with several rows has no newest one: all that the table has of it counts
-        on.append(
-            any_of([exp.GT(this=col(_ROWS, OUTER), expression=lit(1)), eq(col(_RANK, "t"), lit(1))])
-        )
+    if keys:
+        # a key that comes with several rows has no newest one: all that the table has of it counts
+        several_rows = exp.GT(this=col(_ROWS, OUTER), expression=lit(1))
+        on.append(any_of([several_rows, eq(col(_RANK, "t"), lit(1))]))
     have = select(lit(1)).from_(there.subquery("t")).where(all_of(on))
     stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
-    lacked = (
-        [c for c in fit.columns if c.fold not in METADATA and c.name not in rows.schema]
-        if keys
-        else []
-    )
+    lacked = _lacked(rows, fit) if keys else []
     values = {c.name: named(_known(c), c.name) for c in lacked}
     out = select(
         *(values.get(n, col(n, OUTER)) for n in fit.columns.names),
@@ -144,6 +135,11 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
         on=all_of(same(col(k, OUTER), col(k, "l")) for k in keys),
         join_type="left",
     )
+
+
+def _lacked(rows: Relation, fit: Fit) -> list[Column]:
+    """The columns of the table that the read does not bring."""
+    return [c for c in fit.columns if c.fold not in METADATA and c.name not in rows.schema]
 
 
 def _compared(columns: Iterable[Column], reread: Reread) -> list[Column]:

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
-from strandline.schema.diff import Fit
 from strandline.sql.expr import (
     OUTER,
     all_of,
@@ -38,6 +37,7 @@ from strandline.sql.expr import (
 from strandline.sql.hash import hashable, row_hash
 from strandline.strategy.changes import ACTION, METADATA, is_true
 from strandline.strategy.events import DELETE, INSTANT, KIND, UPSERT, Course, weight
+from strandline.strategy.fit import Fit
 from strandline.types import Column, Relation
 
 KEY_VERB = "_strandline_key_verb"
@@ -185,25 +185,41 @@ def _joined(
         values += [named(system[role], name) for role, name in roles.items()]
         facts = [named(exp.true(), _FOLDED), named(exp.false(), _FOUND)]
         return _hashed(select(*values, *facts).from_(folded.subquery("f")), fit, roles)
-    located = {k.casefold() for k in course.keys}
-    values = []
-    for c, tree in come:
-        old = col(c.name, "t") if c.name in target.schema else exp.null()
-        new = (
-            old
-            if tree is None
-            else exp.Coalesce(this=tree, expressions=[old])
-            if c.fold in located
-            else tree
-        )
-        values.append(named(cast(new, c.type), c.name))
+    merged = _over_stored(come, target, course)
     system["valid_from"] = exp.Coalesce(this=system["valid_from"], expressions=[col(begins, "t")])
-    values += [named(system[role], name) for role, name in roles.items()]
+    merged += [named(system[role], name) for role, name in roles.items()]
     facts = [
         named(negate(is_null(col(_FROM, "f"))), _FOLDED),
         named(negate(is_null(col(begins, "t"))), _FOUND),
     ]
     facts += [named(col(n, "t"), _OLD + n) for n in target.schema.names]
+    stored, on = _chains_of(target, keys, course, begins)
+    both = select(*merged, *facts).from_(folded.subquery("f")).join(stored, on=on, join_type="full")
+    return _hashed(both, fit, roles)
+
+
+def _over_stored(
+    come: Sequence[tuple[Column, exp.Expr | None]], target: Relation, course: Course
+) -> list[exp.Expr]:
+    """The values of a version: what the fold says, else what is stored."""
+    located = {k.casefold() for k in course.keys}
+    values: list[exp.Expr] = []
+    for c, tree in come:
+        old: exp.Expr = col(c.name, "t") if c.name in target.schema else exp.null()
+        if tree is None:
+            new = old
+        elif c.fold in located:
+            new = exp.Coalesce(this=tree, expressions=[old])
+        else:
+            new = tree
+        values.append(named(cast(new, c.type), c.name))
+    return values
+
+
+def _chains_of(
+    target: Relation, keys: Relation, course: Course, begins: str
+) -> tuple[exp.Subquery, exp.Expr]:
+    """The stored versions of the keys that are folded, and which folded version each one is."""
     mine = select(*(col(n) for n in target.schema.names)).from_(table(target.name, OUTER))
     have = (
         select(lit(1))
@@ -217,8 +233,7 @@ def _joined(
             eq(col(_FROM, "f"), col(begins, "t")),
         ]
     )
-    both = select(*values, *facts).from_(folded.subquery("f")).join(stored, on=on, join_type="full")
-    return _hashed(both, fit, roles)
+    return stored, on
 
 
 def _hashed(rows: exp.Select, fit: Fit, roles: Mapping[str, str]) -> exp.Select:

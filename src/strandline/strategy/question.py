@@ -9,9 +9,9 @@ from datetime import datetime
 from sqlglot import exp
 
 from strandline.errors import UnknownColumn
-from strandline.schema.diff import Fit
 from strandline.sql.hash import key_hash
 from strandline.strategy.absence import Absence
+from strandline.strategy.fit import Fit
 from strandline.types import Column, Relation
 
 ELSE, NOTE, STREAK = "_strandline_else", "_strandline_note", "_strandline_streak"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 
 from strandline.errors import Fenced, taken
-from strandline.faults import point
+from strandline.failpoints import point
 from strandline.lake.delta import log as delta_log
 from strandline.lake.delta.types import to_delta
 from strandline.sql.expr import rows_of

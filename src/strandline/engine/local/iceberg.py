@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from strandline.engine.local.delta import watched
 from strandline.engine.local.iceberg_scans import FILE, POS, FileReader
-from strandline.faults import point
+from strandline.failpoints import point
 from strandline.lake.iceberg import log
 from strandline.lake.iceberg.commit import Draft, Placed
 from strandline.lake.iceberg.files import LiveFile, live, local_path

@@ -30,7 +30,7 @@ from strandline.engine.local.types import from_duckdb
 from strandline.engine.sources.files import in_utf8
 from strandline.engine.staging import scratch, sweep_scratch
 from strandline.errors import EngineError, TransformError
-from strandline.faults import point
+from strandline.failpoints import point
 from strandline.sql.answers import ANSWERS
 from strandline.sql.expr import named, rows_of, select, table
 from strandline.sql.macros import MACROS

@@ -21,10 +21,9 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlglot import TokenType, exp
 from sqlglot.errors import TokenError
 
-from strandline.config.resolve import redact
 from strandline.config.urls import DIALECTS
 from strandline.engine.base import SqlEndpoint, SqlSource
-from strandline.engine.sources import key_runs, postgres
+from strandline.engine.sources import postgres
 from strandline.engine.sources.outage import kind_of
 from strandline.engine.sources.wire import WireColumn, refuse_unheld
 from strandline.errors import (
@@ -36,8 +35,10 @@ from strandline.errors import (
     did_you_mean,
 )
 from strandline.plan.pushdown import pushed
+from strandline.sql import key_runs
 from strandline.sql.expr import case, col, eq, ident, lit, named, select
 from strandline.types import Column, Schema
+from strandline.words import redact
 
 PART = "_strandline_part"
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from sqlglot import exp
 
 from strandline.errors import TableError
-from strandline.faults import point
+from strandline.failpoints import point
 from strandline.lake.delta import log as delta_log
 from strandline.sql.expr import col, data_type, ident, one_of, rows_of, table
 from strandline.sql.portable import render

@@ -14,7 +14,6 @@ from strandline.engine.spark.workspace import SparkWorkspace
 from strandline.errors import DuplicateKeys, EmptySource, TableError, UnknownColumn
 from strandline.lake.delta import log as delta_log
 from strandline.lake.delta.feed import CHANGE
-from strandline.schema.diff import VOID, fit
 from strandline.sql.expr import (
     any_of,
     case,
@@ -31,6 +30,7 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.sql.portable import render
+from strandline.strategy.fit import VOID, fit
 from strandline.types import Column, Relation, Schema, Table, TableState
 
 _THERE = "_strandline_there"

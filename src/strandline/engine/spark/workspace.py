@@ -26,7 +26,7 @@ from strandline.engine.spark import delta, scans
 from strandline.engine.spark.failures import translated
 from strandline.engine.spark.observed import observed
 from strandline.errors import TransformError
-from strandline.faults import point
+from strandline.failpoints import point
 from strandline.sql.portable import render
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Column, Relation, Schema, Table, Token

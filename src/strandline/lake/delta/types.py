@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import Schema as DeltaSchema
 from deltalake.schema import DataType as DeltaType
 
-from strandline.schema.nested import outer, parts
+from strandline.sql.nested import outer, parts
 
 _ARROW = {
     "bigint": pa.int64(), "int": pa.int32(), "smallint": pa.int16(), "tinyint": pa.int8(), "float": pa.float32(),

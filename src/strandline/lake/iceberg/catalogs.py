@@ -46,9 +46,12 @@ def catalog_for_writing(table: Table) -> IceCatalog:
         file.parent.mkdir(parents=True, exist_ok=True)
     found = _catalog(table, new=True)
     assert found is not None
-    with told(table), suppress(NamespaceAlreadyExistsError):
-        if not found.namespace_exists(table.name[:-1]):
-            found.create_namespace(table.name[:-1])
+    namespace = table.name[:-1]
+    with told(table):
+        if not found.namespace_exists(namespace):
+            # by another runner, at the same moment
+            with suppress(NamespaceAlreadyExistsError, sqlalchemy.exc.IntegrityError):
+                found.create_namespace(namespace)
     return found
 
 
@@ -64,7 +67,12 @@ def _catalog(table: Table, *, new: bool = False) -> IceCatalog | None:
     key = (catalog.name, catalog.place, inode, *(f"{k}={v}" for k, v in sorted(properties.items())))
     with _LOCK, told(table):
         if key not in _OPEN:
-            _OPEN[key] = load_catalog(catalog.name, **properties)
+            try:
+                _OPEN[key] = load_catalog(catalog.name, **properties)
+            except (
+                sqlalchemy.exc.OperationalError
+            ):  # another runner made the tables of the catalog meanwhile
+                _OPEN[key] = load_catalog(catalog.name, **properties)
         return _OPEN[key]
 
 

@@ -9,7 +9,7 @@ from pyiceberg import types as ice
 from pyiceberg.schema import Schema as IceSchema
 
 from strandline.errors import TableError
-from strandline.schema.nested import outer, parts
+from strandline.sql.nested import outer, parts
 from strandline.types import Column, Schema
 
 _FROM_SPARK: dict[str, ice.PrimitiveType] = {
