@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -22,6 +23,7 @@ from strandline.testing.oracle import (
     same,
     widen,
 )
+from strandline.testing.projects import LAKE
 
 # --- values ------------------------------------------------------------------------------------------------
 
@@ -99,8 +101,9 @@ DECIMALS = [
     "decimal(9,9)",
     "decimal(1,0)",
 ]
+_NARROW = {"tinyint", "smallint"} if os.environ.get(LAKE) == "iceberg" else set()
 TYPES = [
-    *_BITS,
+    *(t for t in _BITS if t not in _NARROW),  # an Iceberg table keeps them as int
     *DECIMALS,
     "string",
     "boolean",

@@ -85,7 +85,7 @@ def _delete(
     known = workspace.fresh("numbers")
     paths = [local_path(f.uri, draft.table) for f in ordered]
     workspace.register(known, pa.table({FILE: paths, "n": pa.array(range(len(paths)), pa.int32())}))
-    rows: pa.Table = workspace.run(
+    rows: pa.Table = workspace.connection.sql(
         f'SELECT k.n, r.{POS} AS pos FROM ({replaced}) r JOIN "{known}" k ON r.{FILE} = k.{FILE} ORDER BY k.n, pos'
     ).to_arrow_table()
     numbers, start = rows.column("n").to_numpy(), 0
