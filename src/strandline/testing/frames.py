@@ -34,7 +34,7 @@ def arrow(frame: Frame) -> pa.Table:
 
 
 def read_table(location: Path | str) -> Frame:
-    """A lake table as it is now, system columns included: a Delta table, or one of the catalog in the folder it is in."""
+    """A lake table as it is now, system columns included: Delta, or of the Iceberg catalog in its folder."""
     if (catalog := Path(location).parent / "ice.db").exists():
         return _read_iceberg(catalog, Path(location).name)
     state = describe(Table(str(location), str(location)))

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlglot import exp
 
 from strandline.engine.local.delta import watched
@@ -88,20 +89,21 @@ def _delete(
     rows: pa.Table = workspace.connection.sql(
         f'SELECT k.n, r.{POS} AS pos FROM ({replaced}) r JOIN "{known}" k ON r.{FILE} = k.{FILE} ORDER BY k.n, pos'
     ).to_arrow_table()
-    numbers, start = rows.column("n").to_numpy(), 0
+    counts = {c["values"]: c["counts"] for c in pc.value_counts(rows.column("n")).to_pylist()}
+    start = 0
     for _, group in groupby(range(len(ordered)), key=lambda n: _partition(ordered[n])):
-        last = max(group)
-        end = int(numbers.searchsorted(last, side="right"))
-        if end > start:
-            part = rows.slice(start, end - start)
+        numbers = list(group)
+        size = sum(counts.get(n, 0) for n in numbers)
+        if size:
+            part = rows.slice(start, size)
             uris = pa.DictionaryArray.from_arrays(
                 part.column("n").combine_chunks(), pa.array([f.uri for f in ordered], pa.string())
             )
-            file = ordered[last].data
+            file = ordered[numbers[0]].data
             draft.delete(
                 uris, part.column("pos").combine_chunks(), Placed(file.spec_id, file.partition)
             )
-        start = end
+        start += size
 
 
 def _partition(file: LiveFile) -> tuple[int, str]:

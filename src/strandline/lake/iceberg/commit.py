@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog as IceCatalog
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.io.pyarrow import pyarrow_to_schema, write_file
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -33,7 +33,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table as IceTable
-from pyiceberg.table import TableProperties
+from pyiceberg.table import TableProperties, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import (
@@ -59,6 +59,7 @@ from pyiceberg.typedef import Record
 
 from strandline.errors import CommitConflict, TableError
 from strandline.lake.iceberg.catalogs import told
+from strandline.lake.iceberg.partitions import partitioned
 from strandline.types import Table
 
 PATH_ID, POS_ID = 2147483546, 2147483545
@@ -120,13 +121,25 @@ class Draft:
     def write(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
         """Write rows into new data files, so many at a time that they are bounded in memory."""
         for part in _parts(rows, schema):
-            files = _dataframe_to_data_files(
-                self.metadata, part, self.base.io, self.uuid, self._files
-            )
-            for file in files:
+            for file in write_file(self.base.io, self.metadata, self._tasks(part)):
                 file.spec_id = self.metadata.default_spec_id
                 self.added.append(file)
                 self._written.append(file.file_path)
+
+    def _tasks(self, part: pa.Table) -> Iterator[WriteTask]:
+        """The files to be written, partition by partition."""
+        whole = self.metadata.spec().is_unpartitioned()
+        for place, rows in [(None, part)] if whole else partitioned(part, self.metadata):
+            schema = pyarrow_to_schema(
+                rows.schema, name_mapping=self.metadata.schema().name_mapping, format_version=2
+            )
+            yield WriteTask(
+                write_uuid=self.uuid,
+                task_id=next(self._files),
+                schema=schema,
+                record_batches=rows.to_batches(),
+                partition_key=cast(Any, place),  # its record and its path are asked for
+            )
 
     def delete(self, paths: pa.Array, positions: pa.Array, where: Placed) -> None:
         """Delete rows of files of one partition, by their positions; both are in order."""
