@@ -237,18 +237,17 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
 def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
     """Each batch that committed is in the history once, and nothing else is; nobody is left at work."""
     from strandline.lake import commits
+    from strandline.plan.inputs import table_of
     from strandline.project import load
-    from strandline.types import Table
+
+    project = load(folder)
 
     def made(name: str) -> list[tuple[str, int, str]]:
-        past = [
-            c.record
-            for c in commits(Table(name, str(folder / "lake" / name)))
-            if "app_id" in c.record
-        ]
+        places = commits(table_of(project.config, "lake", name))
+        past = [c.record for c in places if "app_id" in c.record]
         return [(str(c["app_id"]).rpartition("/")[2], c["batch"], c["run_id"]) for c in past]
 
-    store = load(folder).store
+    store = project.store
     ended = [r for r in store.runs() if r.recorded]
     told = [(r.node, r.batch, r.run_id) for r in ended if r.version is not None]
     assert sorted(m for name in tables if not name.endswith(EVENTS) for m in made(name)) == sorted(

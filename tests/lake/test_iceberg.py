@@ -70,10 +70,10 @@ class World(Lab):
 
 
 @pytest.fixture
-def world(tmp_path: Path, local_platform: Any) -> Any:
+def world(tmp_path: Path, pandas_platform: Any) -> Any:
     def make(**write: Any) -> World:
         upsert = {"mode": "upsert", "keys": ["id"]}
-        return World(tmp_path, local_platform, write if "mode" in write else {**upsert, **write})
+        return World(tmp_path, pandas_platform, write if "mode" in write else {**upsert, **write})
 
     return make
 
@@ -537,7 +537,7 @@ def test_secrets_of_a_catalog_are_never_shown(
     assert "127.0.0.1:1/none" in text
 
 
-def test_control_tables_lie_beside_the_warehouse(tmp_path: Path, local_platform: Any) -> None:
+def test_control_tables_lie_beside_the_warehouse(tmp_path: Path, pandas_platform: Any) -> None:
     catalog = {"type": "sql", "uri": "sqlite:///x/ice.db", "warehouse": "x/house"}
     project = load_with(tmp_path, catalog)
     assert project.store.folder == tmp_path / "x" / "_strandline"

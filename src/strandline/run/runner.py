@@ -242,8 +242,6 @@ class Runner(Recorder):
         this = self.after(job, records, self.landed(job, state))
         entry.check(job, this.token.batch, state)
         ready = replace(entry.ready, coverage=entry.coverage(job))
-        if ready.events is not None:  # a plan file only says what the table is called
-            ready = replace(ready, events=replace(ready.events, table=job.events_place))
         with self.announced(job, this, began):
             return self.lander(job, engine, this, state).land(ready, began)
 
