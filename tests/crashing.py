@@ -222,7 +222,7 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
         rows = Counter(tuple(spelled(r[n]) for n in frame.names) for r in numbered)
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
-        facts = row.coverage.as_dict()
+        facts = _named(row.coverage.as_dict(), folder, tables)
         own = {"run", "committed", "target", "sources", "origins", "at", "window", "snapshot"}
         found[f"record of {row.node}"] = (
             row.batch_status,
@@ -231,6 +231,20 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
     changes = store.changes()
     found["changes"] = sorted((c.node, c.verb, c.key) for c in changes)
     found["holds"] = {n: sorted(h.key for h in rows) for n, rows in open_holds(changes).items()}
+    return found
+
+
+def _named(facts: dict[str, Any], folder: Path, tables: tuple[str, ...]) -> dict[str, Any]:
+    """Facts in which tables go by their names: the same table of two projects has two ids."""
+    from strandline.lake import describe
+    from strandline.plan.inputs import table_of
+    from strandline.project import load
+
+    text, config = json.dumps(facts), load(folder).config
+    for name in tables:
+        if state := describe(table_of(config, "lake", name)):
+            text = text.replace(state.table_id, name)
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
