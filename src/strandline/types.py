@@ -85,6 +85,7 @@ class Catalog:
     name: str
     place: str  # what tells it from others; can be shown
     properties: Callable[[], Mapping[str, str]] = field(repr=False, compare=False)
+    spark: Callable[[], Mapping[str, str]] = field(repr=False, compare=False)  # the same for Spark
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,9 @@ class Case:
         assert self.runs.run(folder, 1).statuses() == ["success"]
 
     def copy(self, to: Path) -> Path:
-        if os.environ.get(LAKE) == "iceberg":  # its files know where they are, so they cannot be copied
+        if (
+            os.environ.get(LAKE) == "iceberg"
+        ):  # its files know where they are, so they cannot be copied
             self._begun(to)
         else:
             shutil.copytree(self.start, to)

@@ -13,7 +13,14 @@ from tests.crashing import Runs
 
 from strandline.testing.projects import LAKE
 
-AROUND = [*KEY, "commit.rows", "alter.before", "readback.after", "commit.before#2", "commit.after#2"]
+AROUND = [
+    *KEY,
+    "commit.rows",
+    "alter.before",
+    "readback.after",
+    "commit.before#2",
+    "commit.after#2",
+]
 
 
 def cases() -> Iterator[Any]:

@@ -206,20 +206,17 @@ def table_in_catalog(project: Project, connection_name: str, name: str) -> Table
         str(config.name),
         catalog_place(connection, project.root),
         lambda: pyiceberg_properties(config, project.root, _catalog_values(config, key)),
+        lambda: spark_properties(config, project.root, _catalog_values(config, key)),
     )
     label, location = f"{connection_name}.{name}", locate(project, connection_name, name)
     namespace = tuple(str(connection.schema_).split("."))
     return Table(label, location, "iceberg", catalog, (*namespace, name))
 
 
-def spark_catalogs(project: Project) -> dict[str, dict[str, str]]:
-    """What Spark needs to open the catalogs of a project, by their names."""
-    found = {}
-    for name, connection in project.config.connections.items():
-        if isinstance(connection, LakeConnection) and (config := connection.catalog):
-            values = _catalog_values(config, f"connections.{name}.catalog")
-            found[str(config.name)] = spark_properties(config, project.root, values)
-    return found
+def has_catalog(project: Project) -> bool:
+    """Tell whether tables of a project are found in an Iceberg catalog."""
+    lakes = (c for c in project.config.connections.values() if isinstance(c, LakeConnection))
+    return any(lake.catalog is not None for lake in lakes)
 
 
 def _catalog_values(config: CatalogConfig, key: str) -> dict[str, str]:

@@ -47,7 +47,8 @@ def apply(
                 writer = writer.option(delta_log.FEED, "true")
             writer.save(target.location)
         else:
-            session.sql(render(_merge(target, changes), "spark"))
+            place = exp.Table(this=ident(target.location), db=ident("delta"))
+            session.sql(render(merge_into(place, changes), "spark"))
     written = delta_log.open_table(target)
     if written is None:
         raise TableError(f"{target.label}: the commit left no table behind")
@@ -60,11 +61,11 @@ def _token(session: SparkSession, token: Token, text: str) -> AbstractContextMan
         _TXN + "txnVersion": str(token.txn),
         _METADATA: text,
     }
-    return _settings(session, settings)
+    return session_settings(session, settings)
 
 
 @contextmanager
-def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Whatever this session commits meanwhile carries the token; the session is the node's own."""
     for key, value in settings.items():
         session.conf.set(key, value)
@@ -84,7 +85,8 @@ def _marked(rows: DataFrame, changes: ChangeSet) -> DataFrame:
     return rows.select(*(f.col(_tick(c)).alias(c, metadata=marks.get(c, {})) for c in rows.columns))
 
 
-def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
+def merge_into(place: exp.Table, changes: ChangeSet) -> exp.Merge:
+    """The MERGE of a change set into a table of any format."""
     columns = changes.columns.names
     insert = exp.Insert(
         this=exp.Tuple(expressions=[exp.Column(this=ident(n)) for n in columns]),
@@ -101,7 +103,6 @@ def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
     if changes.removing:
         gone = one_of(col(ACTION, "s"), changes.removing)
         whens.insert(0, exp.When(matched=True, condition=gone, then=exp.Var(this="DELETE")))
-    place = exp.Table(this=ident(target.location), db=ident("delta"))
     return exp.Merge(
         this=exp.alias_(place, ident("t"), table=True),
         using=table(changes.additions.name, "s"),
@@ -124,7 +125,7 @@ def add_columns(
     metadata = [c for c in add if c.fold in METADATA]
     known = now.schema if now else ()  # another runner may have added some of them since
     add = [c for c in add if c.fold not in METADATA and c.name not in known]
-    with _settings(session, {_METADATA: delta_log.ALTERED}):
+    with session_settings(session, {_METADATA: delta_log.ALTERED}):
         if any("timestamp_ntz" in c.type for c in add):
             session.sql(
                 f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"

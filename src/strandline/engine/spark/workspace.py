@@ -57,6 +57,10 @@ class SparkWorkspace:
                 source = in_utf8(source, self.staging / f"text{next(self._numbers)}")
                 self.files.append(source)
                 return scans.files(self.session, source)
+            case LakeSource() | FeedSource() if source.table.format == "iceberg":
+                from strandline.engine.spark import iceberg_scans
+
+                return iceberg_scans.opened_source(self.session, source)
             case LakeSource():
                 return scans.lake(self.session, source)
             case FeedSource():
@@ -113,13 +117,22 @@ class SparkWorkspace:
 
     def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
         with translated(table.label, self.files):
-            delta.add_columns(self.session, table, add, system)
+            if table.format == "delta":
+                delta.add_columns(self.session, table, add, system)
+                return
+            from strandline.engine.spark import iceberg
+
+            iceberg.add_columns(self.session, table, add, system)
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
     ) -> int:
         with translated(table.label, self.files):
-            return delta.apply(self.session, table, changes, token, record)
+            if table.format == "delta":
+                return delta.apply(self.session, table, changes, token, record)
+            from strandline.engine.spark import iceberg
+
+            return iceberg.apply(self.session, table, changes, token, record)
 
     def relation(self, frame: DataFrame) -> Relation:
         """Give a frame a name and note its columns."""

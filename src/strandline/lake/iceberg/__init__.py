@@ -38,8 +38,8 @@ class IcebergFormat:
         return past.moved(table, after, upto)
 
     def gap(self, table: Table, after: int, upto: int, *, vectors: bool) -> str | None:
-        del upto, vectors
-        return past.unreadable(table, after)
+        del vectors
+        return past.unreadable(table, after) or past.deletes_by_value(table, after, upto)
 
     def keep_feed(self, table: Table) -> None:
         """Every Iceberg table has a feed: what differs between two of its snapshots."""

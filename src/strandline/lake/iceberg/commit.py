@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,6 +117,10 @@ class Draft:
     @cached_property
     def snapshot_id(self) -> int:
         return self.metadata.new_snapshot_id()
+
+    def set_property(self, key: str, value: str) -> None:
+        """Set a property of the table together with its other changes."""
+        self.changes.append(SetPropertiesUpdate(updates={key: value}))
 
     def write(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
         """Write rows into new data files, so many at a time that they are bounded in memory."""
@@ -326,8 +330,9 @@ def land(
     updates: Sequence[TableUpdate],
     *,
     new: bool = False,
-    landed: Any = lambda _: False,
-    lost: Any = lambda: None,
+    also: Sequence[TableRequirement] = (),
+    landed: Callable[[IceTable | None], bool] = lambda _: False,
+    lost: Callable[[], None] = lambda: None,
 ) -> None:
     """Make one commit on the table exactly as it was looked at; an error when it is another by now.
 
@@ -336,7 +341,8 @@ def land(
     """
     try:
         with told(table):
-            catalog.commit_table(base, _requirements(base.metadata, new=new), tuple(updates))
+            needed = (*_requirements(base.metadata, new=new), *also)
+            catalog.commit_table(base, needed, tuple(updates))
     except (CommitFailedException, TableAlreadyExistsError) as e:
         lost()
         raise CommitConflict(

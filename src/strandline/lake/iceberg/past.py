@@ -131,6 +131,17 @@ def live_files(found: IceTable, snapshot: Snapshot) -> Iterator[DataFile]:
             yield entry.data_file
 
 
+def deletes_by_value(table: Table, *versions: int) -> str | None:
+    """Which of some versions has equality deletes: what they delete is not known by positions."""
+    found = opened(table)
+    for version in versions:
+        snapshot = found.metadata.snapshot_by_id(version) if found else None
+        summary = snapshot.summary if snapshot else None
+        if summary is not None and summary["total-equality-deletes"] not in (None, "0"):
+            return f"version {version} has equality deletes"
+    return None
+
+
 def refuse_equality_deletes(found: IceTable, snapshot: Snapshot, table: Table) -> None:
     """Refuse a snapshot whose rows are deleted by their values: only Spark reads it."""
     told_ = snapshot.summary["total-equality-deletes"] if snapshot.summary else None
