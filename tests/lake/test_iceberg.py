@@ -13,7 +13,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.transforms import BucketTransform, TruncateTransform
 from pyiceberg.types import LongType, StringType
-from tests.meaning.lab import Lab, MemoryStore
+from tests.lab import Lab, MemoryStore
 
 from strandline.errors import CommitConflict, ConfigError, StrandlineError, TableError
 from strandline.lake import commit_of, commits, describe, format_of, last_batch

@@ -78,7 +78,7 @@ class LakeConnection(Model):
     schema_: Text | None = Field(default=None, alias="schema")
 
     def mistakes(self) -> Iterator[Mistake]:
-        if self.format == "delta":
+        if self.format != "iceberg":
             if self.path is None:
                 yield Mistake((), "a lake of Delta tables needs `path`", "add path: lake/name")
             for key, given in (("catalog", self.catalog), ("schema", self.schema_)):

@@ -18,7 +18,7 @@ from strandline.config.increments import SettingsConfig
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import parse_select
 from strandline.config.reads import ReadConfig, SourceConfig
-from strandline.config.writes import WriteConfig
+from strandline.config.writes import Evolution, WriteConfig
 
 PROJECT_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 NODE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
@@ -102,7 +102,13 @@ class NodeConfig(Model):
     transform: TransformConfig | None = None
     transformation_sql: Annotated[str, sql_text(parse_select)] | None = None
     write: WriteConfig
+    schema_evolution: Evolution = "add"
     change_log: Literal["deletes", "all", "none"] = "deletes"
+
+    @property
+    def evolution(self) -> Evolution:
+        """What may become of the target's columns: the target says, else the node."""
+        return self.write.schema_evolution or self.schema_evolution
 
     def reads(self) -> list[tuple[Loc, ReadConfig]]:
         """All it reads, each with its place in the node."""

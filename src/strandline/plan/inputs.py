@@ -56,7 +56,9 @@ def table_of(project: Project, connection: str, name: str) -> Table:
     """The lake table of that name."""
     if found := resolve.table_in_catalog(project, connection, name):
         return found
-    return Table(f"{connection}.{name}", resolve.locate(project, connection, name))
+    lake = project.config.connections.get(connection)
+    kind = lake.format if isinstance(lake, LakeConnection) else "delta"
+    return Table(f"{connection}.{name}", resolve.locate(project, connection, name), kind)
 
 
 def origin(project: Project, input_: Input) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from sqlglot import exp
-from tests.meaning.lab import lab
+from tests.lab import lab
 from tests.unit.sql.hostile import HOSTILE
 
 from strandline.engine.base import Platform

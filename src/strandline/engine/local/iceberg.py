@@ -12,15 +12,14 @@ from sqlglot import exp
 
 from strandline.engine.local.delta import watched
 from strandline.engine.local.iceberg_scans import FILE, POS, FileReader
-from strandline.failpoints import point
 from strandline.lake.iceberg import log
 from strandline.lake.iceberg.commit import Draft, Placed
 from strandline.lake.iceberg.files import LiveFile, live, local_path
-from strandline.lake.iceberg.writing import altered, commit_columns, drafted
-from strandline.sql.expr import OUTER, cast, col, lit, named, rows_of, select, table
+from strandline.lake.iceberg.writing import drafted
+from strandline.sql.expr import OUTER, col, lit, rows_of, select, table
 from strandline.sql.portable import render
 from strandline.strategy.changes import ChangeSet, Removals, coming, match
-from strandline.types import Column, Relation, Table, Token
+from strandline.types import Relation, Table, Token
 
 if TYPE_CHECKING:
     from strandline.engine.local.workspace import LocalWorkspace
@@ -51,15 +50,13 @@ def apply(
         raise
     marks = log.marks(draft.metadata.schema(), changes.roles, changes.columns)
     properties = {**log.token_properties(token), **(marks if draft.new else {})}
-    if everything:
-        properties |= {log.UNFILLED: "false"}
     note = {log.NOTE: log.note_text(token, record)}
     return draft.commit(draft.base.catalog, note, properties, everything=everything)
 
 
 def _stored(workspace: LocalWorkspace, draft: Draft, files: Sequence[LiveFile]) -> Relation:
-    """The rows of a table, each with where it is stored."""
-    reader = FileReader(workspace, draft.table, draft.base, draft.base.schema())
+    """The rows of a table in its columns to be, each with where it is stored."""
+    reader = FileReader(workspace, draft.table, draft.base, draft.metadata.schema())
     name = workspace.fresh("stored")
     workspace.run(f'CREATE TEMP VIEW "{name}" AS {reader.rows(files, where_stored=True)}')
     return workspace.relation(name)
@@ -108,38 +105,3 @@ def _delete(
 
 def _partition(file: LiveFile) -> tuple[int, str]:
     return file.data.spec_id or 0, repr(file.data.partition)
-
-
-def alter(
-    workspace: LocalWorkspace, place: Table, add: Sequence[Column], system: Mapping[str, Column]
-) -> None:
-    """New columns at the end, all of them optional; a new delete flag is false in all rows there are.
-
-    Columns, and the rows with the flag in them, are one commit.
-    """
-    draft = altered(place, add, system)
-    point("alter.system")
-    point("alter.fill")
-    flag = system.get("deleted")
-    if flag is None or log.head_of(draft.base.metadata) == log.EMPTY:
-        commit_columns(draft)
-        return
-    try:
-        reader = workspace.arrow(_filled(workspace, draft, flag))
-        draft.write(reader, reader.schema)
-    except BaseException:
-        draft.drop()
-        raise
-    note = {log.NOTE: '{"strandline":{"alter":true}}'}
-    draft.commit(draft.base.catalog, note, {log.UNFILLED: "false"}, everything=True)
-
-
-def _filled(workspace: LocalWorkspace, draft: Draft, flag: Column) -> exp.Select:
-    """All rows of a table, with a flag that is false where it was NULL or not there."""
-    files = live(draft.base, draft.table, log.head_of(draft.base.metadata))
-    stored = _stored(workspace, draft, files)
-    columns = [c for c in stored.schema if c.name not in (FILE, POS)]
-    values = [col(c.name) for c in columns if c.fold != flag.fold]
-    old = col(flag.name) if flag.name in stored.schema else cast(exp.null(), flag.type)
-    filled = exp.Coalesce(this=old, expressions=[exp.false()])
-    return select(*values, named(filled, flag.name)).from_(table(stored.name))

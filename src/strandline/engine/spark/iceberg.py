@@ -20,19 +20,18 @@ from strandline.engine.spark.delta import merge_into, session_settings
 from strandline.engine.spark.iceberg_scans import know_catalog, spark_name, ticked
 from strandline.engine.staging import alive, owner
 from strandline.errors import CommitConflict, TableError
-from strandline.failpoints import point
 from strandline.lake.iceberg import log
 from strandline.lake.iceberg.branches import branched, drop_branch, moved_to_main
 from strandline.lake.iceberg.catalogs import catalog_for_writing, opened, told
 from strandline.lake.iceberg.commit import Draft
-from strandline.lake.iceberg.writing import altered, commit_columns, drafted
+from strandline.lake.iceberg.writing import commit_columns, drafted
 from strandline.sql.expr import ident, rows_of
 from strandline.sql.portable import render
 from strandline.strategy.changes import ChangeSet, Removals
-from strandline.types import Column, Table, Token
+from strandline.types import Table, Token
 
 _NOTE = f"spark.sql.iceberg.snapshot-property.{log.NOTE}"
-_ALTERED = '{"strandline":{"alter":true}}'
+_EMPTY = '{"strandline":{"empty":true}}'
 _BRANCH = "strandline-"
 _STALE = timedelta(days=1)
 _NEW = "_strandline_new_"
@@ -52,11 +51,11 @@ def apply(
     note = log.note_text(token, record)
     if draft.new:
         return _create(session, draft, changes, token, note)
-    if draft.changes:  # they were added before the rows, unless another runner has removed them
+    if (
+        draft.changes
+    ):  # Spark writes only columns that are there: they come by a commit of their own
         commit_columns(draft)
     properties = log.token_properties(token)
-    if changes.removals is Removals.EVERYTHING:
-        properties |= {log.UNFILLED: "false"}
     return _on_branch(
         session, target, note, properties, lambda place: _write(session, place, changes)
     )
@@ -104,7 +103,7 @@ def _with_snapshot(target: Table) -> IceTable:
         raise TableError(f"{target.label}: the table is gone", hint="run again")
     if found.metadata.current_snapshot() is not None:
         return found
-    Draft(target, found).commit(found.catalog, {log.NOTE: _ALTERED}, {})
+    Draft(target, found).commit(found.catalog, {log.NOTE: _EMPTY}, {})
     return _with_snapshot(target)
 
 
@@ -115,7 +114,7 @@ def _parts(target: Table) -> tuple[str, ...]:
 
 def _write(session: SparkSession, place: tuple[str, ...], changes: ChangeSet) -> None:
     if not (changes.inserts_only or changes.removals is Removals.EVERYTHING):
-        session.sql(render(merge_into(_table(place), changes), "spark"))
+        session.sql(render(merge_into(_table(place), changes, changes.additions.name), "spark"))
         return
     writer = _rows(session, changes).writeTo(".".join(map(ticked, place)))
     if changes.removals is Removals.EVERYTHING:
@@ -189,26 +188,3 @@ def _sweep(catalog: IceCatalog, target: Table) -> None:
             if alive(who) is False:
                 with suppress(NoSuchTableError):
                     catalog.drop_table((*target.name[:-1], name))
-
-
-def add_columns(
-    session: SparkSession, target: Table, add: Sequence[Column], system: Mapping[str, Column]
-) -> None:
-    """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
-    know_catalog(session, target)
-    draft, flag = altered(target, add, system), system.get("deleted")
-    empty = log.head_of(draft.base.metadata) == log.EMPTY
-    if flag is not None and not empty:
-        draft.set_property(log.UNFILLED, "true")
-    commit_columns(draft)
-    point("alter.system")
-    point("alter.fill")
-    if flag is None or empty:
-        return
-    column = ticked(flag.name)
-
-    def fill(place: tuple[str, ...]) -> None:
-        name = ".".join(map(ticked, place))
-        session.sql(f"UPDATE {name} SET {column} = false WHERE {column} IS NULL")
-
-    _on_branch(session, target, _ALTERED, {log.UNFILLED: "false"}, fill)

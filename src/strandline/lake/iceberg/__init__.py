@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.lake.base import Key
 from strandline.lake.iceberg import log, past
+from strandline.lake.iceberg.limits import ICEBERG_LIMITS
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Commit, Table, TableState, Token
 
@@ -15,6 +16,7 @@ class IcebergFormat:
     """The Iceberg format. A version is the id of a snapshot; a table without one is at version 0."""
 
     name = "iceberg"
+    limits = ICEBERG_LIMITS
 
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         return log.describe(table, app_id)

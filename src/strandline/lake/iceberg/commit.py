@@ -118,10 +118,6 @@ class Draft:
     def snapshot_id(self) -> int:
         return self.metadata.new_snapshot_id()
 
-    def set_property(self, key: str, value: str) -> None:
-        """Set a property of the table together with its other changes."""
-        self.changes.append(SetPropertiesUpdate(updates={key: value}))
-
     def write(self, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
         """Write rows into new data files, so many at a time that they are bounded in memory."""
         for part in _parts(rows, schema):

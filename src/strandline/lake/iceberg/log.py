@@ -20,7 +20,7 @@ from strandline.types import Commit, Schema, Table, TableState, Token
 
 NOTE = "strandline"
 """The key of our record in the summary of a snapshot."""
-ROLES, MARKED, UNFILLED = "strandline.roles", "strandline.metadata", "strandline.unfilled"
+ROLES, MARKED = "strandline.roles", "strandline.metadata"
 TXN = "strandline.txn."
 """What the property begins with that says which commit of a node was the last; it survives its snapshot."""
 EMPTY = 0
@@ -65,8 +65,7 @@ def _state(
         commit,
         feed=True,
         required=tuple(f.name for f in schema.fields if f.required),
-        metadata=_metadata_columns(metadata, schema, roles),
-        unfilled=metadata.properties.get(UNFILLED) == "true" and "deleted" in roles,
+        metadata=metadata_columns(metadata, schema, roles),
     )
 
 
@@ -91,9 +90,10 @@ def roles_of(metadata: TableMetadata, schema: IceSchema) -> dict[str, str]:
     return {role: name for role, id_ in kept.items() if (name := schema.find_column_name(id_))}
 
 
-def _metadata_columns(
+def metadata_columns(
     metadata: TableMetadata, schema: IceSchema, roles: Mapping[str, str]
 ) -> frozenset[str]:
+    """The columns that say where rows came from; folded names."""
     marked: list[int] = json.loads(metadata.properties.get(MARKED, "[]"))
     found = {name.casefold() for id_ in marked if (name := schema.find_column_name(id_))}
     return frozenset({*found, roles.get("batch_id", "").casefold()} & {*METADATA})
@@ -135,7 +135,7 @@ def commit_of_snapshot(snapshot: Snapshot) -> Commit:
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
         operation=operation,
         replaces=not record and emptied,
-        moves_rows=not (record.get("alter") or operation == _COMPACTED),
+        moves_rows=not (record.get("empty") or operation == _COMPACTED),
         metrics={"numOutputRows": told.get("added-records", "0")},
     )
 

@@ -10,9 +10,11 @@ from pyiceberg.catalog import Catalog as IceCatalog
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IceSchema
 from pyiceberg.table import Table as IceTable
-from pyiceberg.table.update import SetPropertiesUpdate, TableUpdate
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import SetPropertiesUpdate, TableUpdate, update_table_metadata
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IcebergType, PrimitiveType
 
 from strandline.errors import CommitConflict, Fenced, TableError, taken
 from strandline.lake.iceberg import log
@@ -20,6 +22,7 @@ from strandline.lake.iceberg.catalogs import catalog_for_writing, opened, told
 from strandline.lake.iceberg.commit import Draft, land
 from strandline.lake.iceberg.types import columns_of_schema, schema_for, to_iceberg
 from strandline.strategy.changes import ChangeSet, Removals
+from strandline.strategy.evolution import AddColumn, AddField, Relax, Widen
 from strandline.types import Column, Commit, Schema, Table, Token
 
 _NEW = {
@@ -42,10 +45,7 @@ def drafted(table: Table, changes: ChangeSet, token: Token, record: Mapping[str,
     if log.committed_number(found.metadata, token.app_id) >= token.txn:
         last = log.newest_commit(found.metadata, token.app_id)
         raise Fenced(taken(token.node, token.batch, last.run_id if last else None))
-    there = columns_of_schema(found.schema())
-    return Draft(
-        table, found, new_columns(found, [c for c in changes.columns if c.name not in there])
-    )
+    return Draft(table, found, evolved(found, changes))
 
 
 def _refuse_moved(
@@ -147,40 +147,42 @@ def _spec(schema: IceSchema, partition_by: Sequence[str]) -> PartitionSpec:
     return PartitionSpec(*fields)
 
 
-def new_columns(found: IceTable, add: Sequence[Column]) -> list[TableUpdate]:
-    """The updates that add optional columns at the end."""
-    if not add:
+def evolved(found: IceTable, changes: ChangeSet) -> list[TableUpdate]:
+    """The updates that change the table's columns, and say which of them strandline keeps; none for none."""
+    if not changes.evolves:
         return []
     update = UpdateSchema(found.transaction(), case_sensitive=False)
-    for column in add:
-        update.add_column((column.name,), to_iceberg(column))
-    updates, _ = update._commit()  # noqa: SLF001 – the updates alone: the commit is ours
-    return list(updates)
-
-
-def altered(table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> Draft:
-    """A commit that adds columns, and system columns by their role; it has no rows yet."""
-    found = opened(table)
-    if found is None:
-        raise TableError(f"{table.label}: the table is gone", hint="run again")
-    refuse_version(table, found)
     there = columns_of_schema(found.schema())
-    new = [c for c in (*add, *system.values()) if c.name not in there]
-    draft = Draft(table, found, new_columns(found, new))
-    roles = log.roles_of(draft.metadata, draft.metadata.schema())
-    roles |= {role: c.name for role, c in system.items()}
-    names = Schema(tuple(c for c in columns_of_schema(draft.metadata.schema())))
-    marked = log.describe(table)
-    known = marked.metadata if marked else frozenset()
-    asked = {c.fold for c in add}
-    kept = Schema(tuple(c for c in names if c.fold in known or c.fold in asked))
-    draft.changes.append(
-        SetPropertiesUpdate(updates=log.marks(draft.metadata.schema(), roles, kept))
-    )
-    return draft
+    for change in changes.evolves:
+        match change:
+            case AddColumn(column) if column.name not in there:  # else another runner has added it
+                update.add_column((column.name,), to_iceberg(column))
+            case AddField(path, type_):
+                update.add_column(tuple(path.split(".")), to_iceberg(Column(path, type_)))
+            case Widen(path, _, new):
+                update.update_column(tuple(path.split(".")), _plain(to_iceberg(Column(path, new))))
+            case Relax(name):
+                update.make_column_optional((name,))
+    updates, _ = update._commit()  # noqa: SLF001 – the updates alone: the commit is ours
+    metadata = update_table_metadata(found.metadata, updates) if updates else found.metadata
+    return [*updates, SetPropertiesUpdate(updates=_marks(metadata, changes))]
+
+
+def _plain(type_: IcebergType) -> PrimitiveType:
+    assert isinstance(type_, PrimitiveType), "only plain types become wider"
+    return type_
+
+
+def _marks(metadata: TableMetadata, changes: ChangeSet) -> dict[str, str]:
+    """The properties that say which columns strandline keeps: those there were, and those of these changes."""
+    schema = metadata.schema()
+    roles = {**log.roles_of(metadata, schema), **changes.roles}
+    known = log.metadata_columns(metadata, schema, roles)
+    new = {c.column.fold for c in changes.evolves if isinstance(c, AddColumn)}
+    kept = (c for c in columns_of_schema(schema) if c.fold in known or c.fold in new)
+    return log.marks(schema, roles, Schema(tuple(kept)))
 
 
 def commit_columns(draft: Draft) -> None:
     """Commit a draft that only changes the table's columns and properties."""
-    found = draft.base
-    land(draft.table, found, found.catalog, draft.changes)
+    land(draft.table, draft.base, draft.base.catalog, draft.changes)
