@@ -76,7 +76,8 @@ def writes_anew(engine: Engine, place: Table, changes: ChangeSet) -> bool:
     if rewrites(changes.evolves, format_of(place).limits, adds_only=adds_only):
         return True
     carried = adds_only and not changes.partition_by
-    return bool(new_names(changes.evolves)) and not (carried or engine.merges_columns)
+    merges = place.format in engine.merges_columns
+    return bool(new_names(changes.evolves)) and not (carried or merges)
 
 
 def evolution(

@@ -45,7 +45,7 @@ def store_of(table: Table) -> RowStore:
 class MemoryWorkspace(DuckWorkspace):
     """One node's DuckDB, over tables in memory."""
 
-    merges_columns = True
+    merges_columns = frozenset({"memory"})
 
     def scan(self, source: Source) -> Scan:
         with translated(source.label):

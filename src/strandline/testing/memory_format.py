@@ -59,6 +59,16 @@ class MemoryFormat:
     def history(self, table: Table) -> Iterator[Commit]:
         return (kept.commit for kept in reversed(self.tables.get(table.location, [])))
 
+    def since(self, table: Table, version: int) -> list[Commit] | None:
+        line = list(self.history(table))
+        after = list(itertools.takewhile(lambda c: c.version != version, line))
+        return after if len(after) < len(line) or version < 0 else None
+
+    def preceding(self, table: Table, version: int) -> int:
+        found = (c.parent for c in self.history(table) if c.version == version)
+        before = next(found, None)
+        return -1 if before is None else before
+
     def moved(self, table: Table, after: int, upto: int) -> bool:
         return any(c.moves_rows for c in self.between(table, after, upto))
 
