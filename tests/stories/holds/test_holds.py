@@ -81,6 +81,7 @@ def shop(tmp_path: Path, platform: Any) -> Shop:
     return TenRows(tmp_path, platform)
 
 
+@pytest.mark.lakes
 def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5", "UPDATE c SET name = 'new' WHERE id = 1")
@@ -111,6 +112,7 @@ def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
         shop.project.approve(first.run_id, platform=shop.platform)
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> None:
     shop.run()
@@ -127,6 +129,7 @@ def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> 
     assert shop.alive() == set(range(10)) - {6}
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, platform: Any) -> None:
     shop = TenRows(tmp_path, platform, mode="scd2")
@@ -142,6 +145,7 @@ def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, plat
     )
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_a_plan_shows_the_deletes_and_is_followed_exactly(shop: Shop) -> None:
     shop.run()
@@ -283,6 +287,7 @@ def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(
             shop.project.follow(file, platform=pandas_platform)
 
 
+@pytest.mark.lakes
 def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:
     shop = TenRows(tmp_path, pandas_platform)
     shop.run()

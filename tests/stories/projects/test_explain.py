@@ -44,6 +44,7 @@ class Told(Shop):
         return self.project.explain("n", {"id": key}).events
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_an_undo_counts_a_row_that_is_changed_back_once(tmp_path, pandas_platform, mode, capsys):
     shop = Told(tmp_path, pandas_platform, mode=mode)
