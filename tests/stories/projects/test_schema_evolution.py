@@ -108,6 +108,7 @@ def test_a_cycle_of_columns_ends_as_the_oracle_says(
             table: Frame | None = None
             for batch in batches:
                 maps = no_maps and any("map" in t for _, t in batch.columns)
+                if maps or not meets(table, batch):
                     continue
                 result, before = at.run(batch), table
                 expected = {
