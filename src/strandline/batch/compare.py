@@ -31,7 +31,7 @@ from strandline.sql.expr import col, lit, named, negate, one_of, rows_of, select
 from strandline.sql.portable import family, parse
 from strandline.sql.tested import refuse_untested
 from strandline.sql.typing import spark_expression
-from strandline.strategy import announced, decisions
+from strandline.strategy import announced, decisions, groups
 from strandline.strategy import append as appending
 from strandline.strategy.absence import Absence
 from strandline.strategy.announced import ANNOUNCED
@@ -49,6 +49,7 @@ from strandline.strategy.changes import (
 )
 from strandline.strategy.duplicates import duplicates
 from strandline.strategy.fit import Fit
+from strandline.strategy.groups import Groups
 from strandline.strategy.question import Keeping, Question
 from strandline.strategy.verdict import Verdict, judge
 from strandline.transform import registry
@@ -83,6 +84,7 @@ class Reconciled:
     question: Question | None = None
     finding: Finding | None = None
     warnings: tuple[str, ...] = ()
+    groups: Groups | None = None  # of delete_insert: the rows behind the keys that are asked about
 
 
 @dataclass(frozen=True)
@@ -186,11 +188,12 @@ def reconcile(
     finding = deletes.find(job, engine, slice_, rows, made, state)
     gone = finding.gone if finding else None
     told = _announced(job, engine, rows)
+    keeping = _keeping(job, rows, roles)
     question = Question(
-        told if gone is None else engine.query(announced.announcing(told, gone)),
+        told,
         target,
         shape,
-        _keeping(job, rows, roles),
+        keeping,
         finding.absence if finding else made.presence,
         _condition(job, engine, shape.columns),
         unique=_unique(job.node),
@@ -199,14 +202,37 @@ def reconcile(
         announces=job.node.write.announces,
         sequence=job.node.write.sequence_by,
     )
+    behind = None
+    if job.node.write.mode == "delete_insert":
+        question, behind = _grouped(engine, question)
+    if gone is not None:
+        question = replace(question, rows=engine.query(announced.announcing(question.rows, gone)))
     proposal = decisions.proposal(question, parts)
+    if behind is not None:
+        columns = shape.columns.plus(*keeping.columns)
+        proposal = replace(proposal, columns=columns, lazy=False, drops=True)
     if (
         job.node.change_log == "all"
     ):  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
-    types = {role: c.type for role, c in zip(roles, question.keeping.columns, strict=True)}
+    types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
     system = new_system(roles, state, types)
-    return Reconciled(shape, proposal, target, system, question, finding, made.warnings)
+    return Reconciled(shape, proposal, target, system, question, finding, made.warnings, behind)
+
+
+def _grouped(engine: Engine, q: Question) -> tuple[Question, Groups]:
+    """The question about rows as one about keys, and the rows behind these."""
+    rows = engine.query(groups.whole_rows(q.rows, q.fit))
+    behind = Groups(rows, q.target, q.fit.columns, tuple(q.keys))
+    keys = Schema((*q.keys, groups.DIFFERS))
+    a, target = q.absence, q.target
+    if target is not None:
+        limits = (a.scope, a.among) if a else (None, None)
+        target = engine.query(groups.stored(behind, q.stored, *limits))
+        scope, among = groups.limits_of(*limits)
+        a = replace(a, scope=scope, among=among) if a else None
+    asked = engine.query(groups.asked(behind))
+    return replace(q, rows=asked, target=target, fit=Fit(keys), absence=a, unique=True), behind
 
 
 def partitioned(
@@ -316,7 +342,8 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     if config and config.soft_delete_col and "soft_delete_col" in config.model_fields_set:
         names["deleted"] = config.soft_delete_col
     stored = state.roles if state else {}
-    wanted = ["row_hash"] if (write.row_hash if state is None else "row_hash" in stored) else []
+    hashed = write.row_hash if state is None else "row_hash" in stored
+    wanted = ["row_hash"] if hashed and write.mode != "delete_insert" else []
     if write.mode == "scd2":
         wanted += ["valid_from", "valid_to", "is_current", "deleted", "last_seen"]
     elif (
@@ -451,12 +478,13 @@ def _evaluate_keyed(
     verdict, told = judged(job, made.finding, staged.measures)
     applied, warnings = verdict is None or verdict.applied, [*warnings, *told]
     counts = decisions.counts_of(staged.measures, q.keeping, applied=applied)
+    additions = engine.query(decisions.additions(staged.relation, q, applied=applied))
+    if made.groups is not None:
+        counts, additions = _ungrouped(engine, made.groups, additions, q, counts)
     if verdict and verdict.kind == "hold":
         counts = replace(counts, held=counts.held + verdict.found)
-    written = decisions.additions(staged.relation, q, applied=applied)
     if verdict and verdict.kind == "refuse":
-        counts, written = Counts(), written.where(exp.false())
-    additions = engine.query(written)
+        counts, additions = Counts(), engine.query(rows_of(additions).where(exp.false()))
     if q.keeping.hard and q.keeping.history and counts.deleted:
         whole = rows_of(additions).where(exp.NEQ(this=col(ACTION), expression=lit("delete")))
         gone = decisions.all_versions(additions, q)
@@ -465,6 +493,16 @@ def _evaluate_keyed(
     return Outcome(
         slice_, rows, made, changes, verdict, staged.relation, staged.measures, tuple(warnings)
     )
+
+
+def _ungrouped(
+    engine: Engine, behind: Groups, decided: Relation, q: Question, counts: Counts
+) -> tuple[Counts, Relation]:
+    """The rows of the keys that were decided on, and how many they are."""
+    found = engine.fetch(groups.counted(decided, behind))[0]
+    named_ = ("inserted", "updated", "reopened", "deleted")
+    counts = replace(counts, **dict(zip(named_, (int(n or 0) for n in found), strict=True)))
+    return counts, engine.query(groups.additions(decided, behind, q.keeping.roles))
 
 
 def _twice(engine: Engine, q: Question, staged: Staged) -> bool:

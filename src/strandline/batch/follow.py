@@ -245,7 +245,11 @@ def _incremental(job: Job, sources: Sources) -> _Way:
         return _Way("keys", query=query)
     keys = _origins(job, passing.columns, query)
     primary = _primary(only, keys)
-    apart = bool(primary) and all(set(primary) <= by for by in passing.deduplicated)
+    apart = (
+        job.node.write.mode != "delete_insert"
+        and bool(primary)
+        and all(set(primary) <= by for by in passing.deduplicated)
+    )
     chosen = bool(passing.deduplicated or (only.read.feed and only.read.feed.deduplication_columns))
     if apart and set(primary) <= set(keys) and (query is None or query.row_by_row):
         return _Way(
@@ -345,7 +349,8 @@ def _once(sources: Sources, input_: Input, rows: Relation) -> Relation:
 def _unique(job: Job, input_: Input, primary: Sequence[str]) -> bool:
     """Does a node of this project see to it that a key has one row?"""
     writer = job.writer(lake_of(job, input_))
-    if writer is None or not writer.write.keyed or input_.read.versions == "all":
+    several = writer is not None and writer.write.mode == "delete_insert"
+    if writer is None or several or not writer.write.keyed or input_.read.versions == "all":
         return False
     return {k.casefold() for k in writer.write.keys} <= {k.casefold() for k in primary}
 
