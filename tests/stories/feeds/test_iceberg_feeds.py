@@ -149,3 +149,37 @@ def test_undo_puts_the_rows_of_before_back(tmp_path: Path) -> None:
     assert {t: sorted(map(str, shop.rows(t))) for t in ("now", "dim")} == before
     shop.run("a", None, "cc", "d")
     shop.agree("a", None, "cc", "d")
+
+
+def test_a_rollback_moves_the_watermark_back(tmp_path: Path) -> None:
+    """The rows that the rollback took out are read again, and no row twice."""
+    node = {
+        "name": "log",
+        "read": {
+            "connection": "files",
+            "path": "c.csv",
+            "schema": {"id": "bigint", "u": "bigint"},
+            "incremental": {"mode": "stateful", "column": "u"},
+        },
+        "write": {"connection": "bronze", "table": "log", "mode": "append"},
+    }
+    project = make_project(tmp_path, [node], connections={"bronze": Shop.lake("iceberg", "bronze")})
+    rows = ["id,u"]
+
+    def run(*more: str) -> list[tuple[int, int]]:
+        rows.extend(more)
+        (tmp_path / "landing" / "c.csv").write_text("\n".join([*rows, ""]))
+        assert project.run().exit_code == 0
+        return sorted((r["id"], r["u"]) for r in read_table(tmp_path / "bronze" / "log").rows)
+
+    uri = f"sqlite:///{tmp_path / 'bronze' / 'ice.db'}"
+    run("1,1", "2,2")
+    table = load_catalog("bronze", type="sql", uri=uri).load_table("bronze.log")
+    kept = table.metadata.current_snapshot().snapshot_id
+    assert run("3,3") == [(1, 1), (2, 2), (3, 3)]
+    with (
+        load_catalog("bronze", type="sql", uri=uri).load_table("bronze.log").manage_snapshots() as m
+    ):
+        m.rollback_to_snapshot(kept)
+    assert run("4,4") == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert run() == [(1, 1), (2, 2), (3, 3), (4, 4)]
