@@ -108,7 +108,6 @@ def _merge(
         predicate=on,
         source_alias="s",
         target_alias="t",
-        merge_schema=bool(changes.evolves),
         commit_properties=properties,
     )
     if changes.removing:
