@@ -280,7 +280,7 @@ def world(cell: Cell, history: History, platforms: list[Platform]) -> Iterator[W
 
 def check(cell: Cell, laws: list[str], platforms: list[Platform], most: int) -> None:
     @settings(max_examples=most)
-    @given(histories())
+    @given(histories(cell.types))
     def hold(history: History) -> None:
         with world(cell, history, platforms) as at:
             at.live()
