@@ -78,8 +78,8 @@ class WriteConfig(Model):
     ```
 
     **All rows of a key at once:** `delete_insert` replaces the rows of every key that comes by the rows that come,
-    in one commit. A key may have several rows; one whose rows are the same, metadata aside, is left alone. A column that the
-    rows lack becomes NULL where rows are replaced.
+    in one commit. A key may have several rows; one whose rows are the same, metadata aside, is left alone. A column
+    that the rows lack becomes NULL where rows are replaced.
 
     ```yaml
     write: {connection: silver, table: order_lines, mode: delete_insert, keys: [order_id]}
