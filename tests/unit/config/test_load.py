@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -136,9 +137,9 @@ BOMBS = {
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_bombs_are_refused_at_once(problems: Problems, text: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     (found,) = problems(text)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2  # unrolled, it would be hours
     assert "stands for more than" in found.message or "nested more than" in found.message
 
 
