@@ -170,7 +170,7 @@ def _come(
 ) -> tuple[exp.Query, Course, Fit]:
     """The rows of the slice as events, and how the table of events takes them."""
     roles = compare.system_roles(job, state)
-    check_columns(job, rows, state, roles)
+    check_columns(job, rows, state, {**roles, **job.own_columns, **job.foreign_columns})
     if taken := next((n for n in events.ROLES.values() if n in rows.schema), None):
         raise TableError(
             f"{job.node.name}: the rows bring a column `{taken}`, which {book.table.label} keeps for itself",
@@ -265,7 +265,7 @@ def _question(job: Job, engine: Engine, course: Course, state: TableState | None
     keys = Schema(tuple(c for k in course.keys if (c := course.columns.get(k))))
     roles = {r: n for r, n in compare.system_roles(job, state).items() if r != "row_hash"}
     stored = {r: n for r, n in state.roles.items() if r != "row_hash"} if state else {}
-    target = compare.target_rows(job, engine, state)
+    target = compare.compared_rows(job, engine, state)
     keeping = Keeping(course.keys, roles, course.at, hard=course.hard)
     none = Relation("", keys)
     return Question(
@@ -373,12 +373,12 @@ def folded(
     job: Job, engine: Engine, touched: Touched, course: Course, state: TableState | None
 ) -> Outcome:
     """The change set that the chains of some keys make of a table."""
-    target = compare.target_rows(job, engine, state)
+    target = compare.compared_rows(job, engine, state)
     roles = compare.system_roles(job, state)
     shape = fit(
         course.columns,
         state.schema if state else None,
-        state.system if state else (),
+        compare.beside(job, state),
         job.target.label,
     )
     tree = fold.changes(

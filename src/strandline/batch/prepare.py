@@ -11,6 +11,7 @@ from strandline.batch.checks import check_required
 from strandline.batch.compare import Landing, Outcome
 from strandline.batch.missed import with_missed
 from strandline.batch.notes import change_rows, evidence, sample_deletes
+from strandline.batch.star import check_weights, dressed, facts_of, with_facts, with_weights
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
@@ -108,7 +109,9 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     for told in job.past.said:
         log.warning("%s: %s", job.node.name, told)
     try:
-        outcome = with_missed(job, engine, _still_held(job, _judged(job, engine, state)))
+        outcome = dressed(job, engine, _judged(job, engine, state), state)
+        check_weights(job, engine, outcome, state)
+        outcome = with_missed(job, engine, _still_held(job, outcome))
         outcome = replace(
             outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings)
         )
@@ -135,7 +138,7 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         slice_ = follow.read_or_follow(job, engine, state)
     point("read.after", name)
     with step(name, "transform"):
-        transformed = follow.transform(job, engine, slice_, state)
+        transformed = with_weights(job, engine, follow.transform(job, engine, slice_, state))
     if job.events is not None:
         with step(name, "fold"):
             return business_time.prepare(job, engine, slice_, transformed, state)
@@ -173,6 +176,8 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
         since=memory.since if memory.known else job.batch,
         before=job.past.before,
         missed=outcome.missed,
+        keys_given=max(outcome.keys_given, memory.keys_given),
+        sources={**outcome.slice.coverage.sources, **outcome.dimensions},
     )
 
 
@@ -235,6 +240,8 @@ def plan_node(
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
     outcome = prepare(job, engine, state)
+    if job.node.foreign_keys:
+        outcome = with_facts(job, engine, outcome, state, facts_of(job, engine, outcome))
     changes, verdict = outcome.changes, outcome.verdict
     if changes.counts is None:
         changes = _counted(job, engine, outcome)
