@@ -162,7 +162,7 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
     looked = bool(outcome.measured)
     return replace(
         outcome.slice.coverage,
-        reads=tuple(sorted(i.label for i in job.inputs)),
+        reads=tuple(sorted(job.reads)),
         origins=tuple(job.origins),
         mode=job.node.write.mode,
         keys=tuple(job.keys) if keyed else None,

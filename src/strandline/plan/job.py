@@ -99,6 +99,11 @@ class Job:
         return inputs(self.node)
 
     @property
+    def reads(self) -> list[str]:
+        """What it reads, as the records call it; a calendar makes its rows itself."""
+        return [i.label for i in self.inputs] or ["calendar"]
+
+    @property
     def origins(self) -> list[str]:
         """Where its rows come from."""
         return [origin(self.project, i) for i in self.inputs]

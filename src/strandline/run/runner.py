@@ -282,7 +282,7 @@ class Runner(Recorder):
         loads = {
             i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id
         }
-        sources = [i.label for i in job.inputs]
+        sources = job.reads
         return replace(
             ledger.next_batch(records, token, job.target.label, sources, now()), loads=loads
         )
