@@ -140,7 +140,7 @@ def lives(draw: DrawFn) -> Life:
     member = st.fixed_dictionaries(
         {
             "k": st.sampled_from([None, 0, 1, 2]),
-            "s": st.sampled_from(["", "x"]),
+            "s": st.sampled_from([None, "", "x"]),
             "a": st.sampled_from([None, "a", "b"]),
             "at": st.integers(0, 5).map(at),
         }
@@ -217,7 +217,12 @@ def same_keys(before: list[Row], after: list[Row], of: Dimension, last: int) -> 
 
 
 def check_skeletons(
-    before: list[Row], after: list[Row], facts: list[Row], foreign: Foreign, life: Life, of: Dimension
+    before: list[Row],
+    after: list[Row],
+    facts: list[Row],
+    foreign: Foreign,
+    life: Life,
+    of: Dimension,
 ) -> None:
     """The fact's run adds a row for each member that only facts know, and touches no other."""
     had = {r["sk"] for r in before}

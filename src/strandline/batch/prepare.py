@@ -49,6 +49,7 @@ class Ready:
     events: Landing | None = None  # what a history in business time commits first
     recovery: str | None = None  # its events landed before: what is told of the runner that died
     verdict: Verdict | None = None  # on the deletes that were found; a refused batch does not land
+    early: int = 0  # members that these facts know and a dimension lacks: a run adds them first
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,7 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         lambda: compare.duplicate_keys(engine, outcome.rows, keys),
         outcome.events,
         verdict=outcome.verdict,
+        early=outcome.early,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from strandline.batch.compare import Outcome, Transformed, target_rows
+from strandline.batch.compare import Outcome, Transformed, compared_rows, target_rows
 from strandline.config.star import ForeignKeyConfig
 from strandline.config.writes import instant
 from strandline.control.coverage import Pin
@@ -42,7 +42,8 @@ def dressed(job: Job, engine: Engine, outcome: Outcome, state: TableState | None
     if "surrogate_key" not in own:
         return outcome
     target = target_rows(job, engine, state)
-    changes, given = with_keys(job, engine, outcome.changes, target)
+    ordinary = compared_rows(job, engine, state)
+    changes, given = with_keys(job, engine, outcome.changes, ordinary)
     changes = _with_members(job, engine, replace(outcome, changes=changes), target)
     have = state.roles if state else own
     new = {r: Column(n, dimension.KEY_TYPES[r]) for r, n in own.items() if r not in have}
@@ -107,7 +108,10 @@ def key_rule(job: Job, changes: ChangeSet) -> KeyRule:
 def with_keys(
     job: Job, engine: Engine, changes: ChangeSet, target: Relation | None
 ) -> tuple[ChangeSet, int]:
-    """The change set with surrogate keys, and the highest number that a sequence has given by then."""
+    """The change set with surrogate keys, and the highest number that a sequence has given by then.
+
+    `target` is the table without its default members: a row of the source whose key is NULL is none of them.
+    """
     rule, own = key_rule(job, changes), job.own_columns
     last = _last_given(job, engine, rule, target)
     if changes.counts is not None and not changes.counts.any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from strandline.batch.compare import Outcome, target_rows
+from strandline.batch.compare import Outcome, compared_rows
 from strandline.batch.prepare import Ready
 from strandline.batch.star import Early, facts_of, with_facts, with_keys
 from strandline.config.writes import instant
@@ -87,7 +87,7 @@ def _ready(job: Job, engine: Engine, this: Batch, state: TableState, early: Earl
     changes = ChangeSet(
         staged.relation, columns, Removals.REPLACED, locator, state.partition_by, plain, counts
     )
-    changes, given = with_keys(job, engine, changes, target_rows(job, engine, state))
+    changes, given = with_keys(job, engine, changes, compared_rows(job, engine, state))
     coverage = replace(
         memory,
         undoes=None,

@@ -87,9 +87,7 @@ def _without_collisions(new: Sequence[Row], taken: set[int], of: Dimension) -> N
         first: dict[int, Row] = {}
         for row in sorted(new, key=of.place):
             first.setdefault(row[of.surrogate], row)
-        lost = [
-            r for r in new if r[of.surrogate] in taken or first[r[of.surrogate]] is not r
-        ]
+        lost = [r for r in new if r[of.surrogate] in taken or first[r[of.surrogate]] is not r]
         if not lost:
             return
         for row in lost:
@@ -149,9 +147,7 @@ class Foreign:
 
 def early(facts: Sequence[Row], foreign: Foreign, rows: Sequence[Row], of: Dimension) -> set[Any]:
     """The keys of members that facts know and their dimension does not."""
-    return {
-        key_of(fact, foreign.lookup) for fact in facts if foreign.finds(fact, rows, of) is None
-    }
+    return {key_of(fact, foreign.lookup) for fact in facts if foreign.finds(fact, rows, of) is None}
 
 
 def pointed(
