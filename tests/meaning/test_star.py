@@ -15,13 +15,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import MemoryStore, for_all
+from tests.lab import MemoryStore, configured, for_all, stored
 
 from strandline.engine.base import Platform
 from strandline.plan.job import Job
 from strandline.result import NodeResult
 from strandline.run.runner import Runner
-from strandline.testing.frames import assert_same, read_table, write_parquet
+from strandline.testing.frames import assert_same, write_parquet
 from strandline.testing.oracle import Frame, Row, key_of
 from strandline.testing.projects import make_project
 from strandline.testing.star import Dimension, Foreign, early, given_keys, pointed
@@ -66,23 +66,22 @@ class Star:
             ],
             "write": {"connection": "lake", "table": "fact", "mode": "upsert", "keys": ["f"]},
         }
-        self.project = make_project(self.folder, [dimension, fact])
+        self.config = configured(self.platform, make_project(self.folder, [dimension, fact]))
+        self.made: set[str] = set()
 
     def put(self, name: str, columns: list[tuple[str, str]], rows: list[Row]) -> None:
         write_parquet(self.folder / "landing" / f"{name}.parquet", Frame(columns, rows))
 
     def run(self, name: str) -> NodeResult:
         self.clock = Clock(self.clock.now + timedelta(minutes=30))
-        config = self.project.config
-        node = next(n for n in config.config.nodes if n.name == name)
+        node = next(n for n in self.config.config.nodes if n.name == name)
+        self.made.add(name)
         with self.platform.workspace(name) as engine:
-            job = Job(config, node, self.clock)
+            job = Job(self.config, node, self.clock)
             return Runner(self.store, f"run{next(self.numbers)}").run(job, engine)
 
     def table(self, name: str) -> list[Row]:
-        if not (self.folder / "lake" / name).exists():
-            return []
-        return read_table(self.folder / "lake" / name).rows
+        return stored(self.platform, self.folder, name).rows if name in self.made else []
 
 
 @contextmanager
@@ -173,7 +172,7 @@ def live(there: Star, life: Life) -> None:
     of, last = life.dimension, 0
     time = life.foreign.get("event_time")
     foreign = Foreign("sk", ["k", "s"], time, life.foreign["repoint"])
-    stored: dict[int, Row] = {}
+    known: dict[int, Row] = {}
     for members, facts in life.runs:
         there.put("members", MEMBERS, members)
         there.put("facts", FACTS, facts)
@@ -184,18 +183,18 @@ def live(there: Star, life: Life) -> None:
         there.run("fact")
         after = there.table("dim")
         last = same_keys(before, after, of, last)
-        changed = [f for f in facts if different(stored.get(f["f"]), f)]
+        changed = [f for f in facts if different(known.get(f["f"]), f)]
         check_skeletons(before, after, changed, foreign, life, of)
         source = {f["f"]: f for f in facts}
         expected = {}
-        for number in {*stored, *source}:
-            row = source.get(number) or {n: stored[number][n] for n, _ in FACTS}
-            key = pointed(stored.get(number), row, foreign, after, of)
+        for number in {*known, *source}:
+            row = source.get(number) or {n: known[number][n] for n, _ in FACTS}
+            key = pointed(known.get(number), row, foreign, after, of)
             expected[number] = {**row, "sk": key}
         columns = [*FACTS, ("sk", "bigint")]
         found = [{n: r[n] for n, _ in columns} for r in there.table("fact")]
         assert_same(Frame(columns, found), Frame(columns, list(expected.values())))
-        stored = expected
+        known = expected
         assert there.run("dim").version is None, "a quiet run of the dimension"
         assert there.run("fact").version is None, "a quiet run of the fact"
 

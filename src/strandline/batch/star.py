@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from strandline.batch.compare import Outcome, Transformed, compared_rows, target_rows
+from strandline.batch.checks import checked_rewrite
+from strandline.batch.compare import (
+    Outcome,
+    Transformed,
+    compared_rows,
+    target_rows,
+    writes_anew,
+)
 from strandline.config.star import ForeignKeyConfig
 from strandline.config.writes import instant
 from strandline.control.coverage import Pin
@@ -29,6 +36,7 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.strategy.changes import ACTION, ChangeSet, after, living, measures
+from strandline.strategy.evolution import AddColumn
 from strandline.types import Column, Counts, Relation, Table, TableState
 
 ATTEMPTS = 20
@@ -185,7 +193,7 @@ def _with_members(job: Job, engine: Engine, outcome: Outcome, target: Relation |
     """The change set with default members, where the table lacks them or has others."""
     changes, write = outcome.changes, job.node.write
     config, same = write.members, job.past.memory.digest == job.digest
-    if config is None or (same and target is not None and not outcome.made.fit.added):
+    if config is None or (same and target is not None and not outcome.made.fit.changes):
         return changes
     end = instant(write.open_end) if write.open_end is not None else None
     rows = dimension.Members(
@@ -321,12 +329,18 @@ def with_facts(
     changes = replace(changes, additions=rows, columns=columns)
     if state is not None and _dimensions_moved(job, state, facts):
         changes = _repointed(job, engine, changes, state, facts)
+    outcome = replace(outcome, dimensions=facts.pins, early=sum(e.number for e in facts.early))
+    new = [
+        AddColumn(c) for c in columns if c.name in names and state and c.name not in state.schema
+    ]
+    if state is None or not new:
+        return replace(outcome, changes=changes)
+    changes = replace(changes, evolves=(*changes.evolves, *new))
+    if writes_anew(engine, job.target, changes):
+        changes = checked_rewrite(job, state, changes)
     made = outcome.made
-    if state is not None:
-        new = [c for c in columns if c.name in names and c.name not in state.schema]
-        made = replace(made, fit=replace(made.fit, added=(*made.fit.added, *new)))
-    early = sum(e.number for e in facts.early)
-    return replace(outcome, changes=changes, made=made, dimensions=facts.pins, early=early)
+    made = replace(made, fit=replace(made.fit, changes=(*made.fit.changes, *new)))
+    return replace(outcome, changes=changes, made=made)
 
 
 def _dimensions_moved(job: Job, state: TableState, facts: Facts) -> bool:

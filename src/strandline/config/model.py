@@ -19,7 +19,7 @@ from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import parse_select
 from strandline.config.reads import ReadConfig, SourceConfig
 from strandline.config.star import BridgeConfig, CalendarConfig, ForeignKeyConfig
-from strandline.config.writes import WriteConfig
+from strandline.config.writes import Evolution, WriteConfig
 
 PROJECT_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 NODE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
@@ -106,7 +106,13 @@ class NodeConfig(Model):
     calendar: CalendarConfig | None = None
     bridge: BridgeConfig | None = None
     write: WriteConfig
+    schema_evolution: Evolution = "add"
     change_log: Literal["deletes", "all", "none"] = "deletes"
+
+    @property
+    def evolution(self) -> Evolution:
+        """What may become of the target's columns: the target says, else the node."""
+        return self.write.schema_evolution or self.schema_evolution
 
     def reads(self) -> list[tuple[Loc, ReadConfig]]:
         """All it reads, each with its place in the node."""

@@ -13,6 +13,8 @@ from strandline.errors import did_you_mean
 
 def star_mistakes(parts: Parts, node: NodeParts) -> Iterator[Mistake]:
     """What is wrong between a node's foreign keys and their dimensions."""
+    if not node.foreign_keys:
+        return
     by_name = {other.name: other for other in parts.nodes if other.name}
     for index, key in node.foreign_keys:
         loc: Loc = (*node.loc, "foreign_keys", index)

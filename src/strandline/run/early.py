@@ -21,6 +21,7 @@ from strandline.journal import log
 from strandline.plan.job import Job
 from strandline.sql.expr import col, lit, named, select, table
 from strandline.strategy.changes import ChangeSet, Removals, measures
+from strandline.strategy.evolution import AddColumn
 from strandline.types import Column, Counts, TableState
 from strandline.words import plural
 
@@ -96,20 +97,22 @@ def _ready(job: Job, engine: Engine, this: Batch, state: TableState, early: Earl
         at=at,
     )
     return Ready(
-        _flagged(engine, changes, own),
+        _flagged(engine, changes, own, new),
         coverage,
         lambda: early.number,
         {},
-        system=new,
         warnings=(f"{plural(early.number, 'skeleton')} for facts that came before their members",),
     )
 
 
-def _flagged(engine: Engine, changes: ChangeSet, own: Mapping[str, str]) -> ChangeSet:
+def _flagged(
+    engine: Engine, changes: ChangeSet, own: Mapping[str, str], new: Mapping[str, Column]
+) -> ChangeSet:
     """The rows, each marked as one that only facts know of."""
     flag = own["skeleton"]
+    evolves = tuple(AddColumn(c, role) for role, c in new.items())
     values = [
         named(lit(True), flag) if c.name == flag else col(c.name) for c in changes.additions.schema
     ]
     rows = engine.query(select(*values).from_(table(changes.additions.name)))
-    return replace(changes, additions=rows)
+    return replace(changes, additions=rows, evolves=evolves)
