@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from strandline.batch.checks import checked_rewrite
+from strandline.batch.columns import writes_anew
 from strandline.batch.compare import (
     Outcome,
     Transformed,
     compared_rows,
     target_rows,
-    writes_anew,
 )
 from strandline.config.star import ForeignKeyConfig
 from strandline.config.writes import instant

@@ -15,12 +15,14 @@ from typing import Any
 from strandline.batch.compare import Landing
 from strandline.batch.prepare import Entry, Ready
 from strandline.config.load import Project
+from strandline.config.writes import EVENTS
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
 from strandline.engine.plan_rows import write_rows
 from strandline.engine.staging import scratch
 from strandline.errors import StalePlan, UsageError
+from strandline.plan.inputs import table_of
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals
 from strandline.strategy.evolution import change_from_json, change_to_json
@@ -153,7 +155,7 @@ class PlanFile:
             )
         if facts.get("format") != _FORMAT or facts.get("config") != digest(project):
             raise StalePlan("the configuration is not the one that the plan was made with")
-        entries = {n["name"]: _from_json(n) for n in facts["nodes"]}
+        entries = {n["name"]: _from_json(n, project) for n in facts["nodes"]}
         files = {
             n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]
         }
@@ -194,7 +196,6 @@ def _changes_as_json(changes: ChangeSet) -> dict[str, Any]:
 
 def _events_as_json(events: Landing) -> dict[str, Any]:
     return {
-        "table": [events.table.label, events.table.location],
         "state": [events.state.table_id, events.state.version] if events.state else None,
         "changes": _changes_as_json(events.changes),
     }
@@ -223,17 +224,22 @@ def _changes_from_json(facts: Mapping[str, Any]) -> ChangeSet:
     )
 
 
-def _events_from_json(facts: Mapping[str, Any]) -> Landing:
-    changes = _changes_from_json(facts["changes"])
-    return Landing(Table(*facts["table"]), _state(facts["state"]), changes)
+def _events_from_json(facts: Mapping[str, Any], table: Table) -> Landing:
+    return Landing(table, _state(facts["state"]), _changes_from_json(facts["changes"]))
+
+
+def _events_table(project: Project, name: str) -> Table:
+    """Where a node keeps its events."""
+    write = next(n.write for n in project.config.nodes if n.name == name)
+    return table_of(project, write.connection, write.table + EVENTS)
 
 
 def _state(facts: Sequence[Any] | None) -> TableState | None:
     return TableState(facts[1], Schema(()), table_id=facts[0]) if facts else None
 
 
-def _from_json(facts: Mapping[str, Any]) -> Entry:
-    read = facts["rows_read"]
+def _from_json(facts: Mapping[str, Any], project: Project) -> Entry:
+    read, events = facts["rows_read"], facts["events"]
     ready = Ready(
         _changes_from_json(facts["changes"]),
         Coverage.from_dict(facts["coverage"]),
@@ -241,7 +247,7 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
         facts["versions"],
         [ChangeRow(**{**n, "at": datetime.fromisoformat(n["at"])}) for n in facts["notes"]],
         facts["warnings"],
-        events=_events_from_json(facts["events"]) if facts["events"] else None,
+        events=_events_from_json(events, _events_table(project, facts["name"])) if events else None,
         verdict=Verdict(**facts["verdict"]) if facts["verdict"] else None,
     )
     return Entry(facts["name"], facts["batch"], _state(facts["target"]), ready)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strandline.batch import business_time, read, restore
-from strandline.batch.compare import evolution
+from strandline.batch.columns import evolution
 from strandline.batch.prepare import Entry, Ready, plan_node, prepare, readied
 from strandline.batch.star import dimension_pins, dressed
 from strandline.config.deletes import DeleteDetectionMode
@@ -442,7 +442,7 @@ class Runner(Recorder):
                 outcome = looked_up(self, job, engine, outcome, landed.state)
             made, versions = outcome.made, versions_of(job, coverage)
             ready = Ready(
-                replace(outcome.changes, evolves=evolution(made, landed.state)),
+                replace(outcome.changes, evolves=evolution(made.fit, made.system, landed.state)),
                 coverage,
                 lambda: None,
                 versions,
