@@ -45,6 +45,8 @@ POINTS = {
     "sweep.after": "after staged files were removed",
     "checkpoint.before": "before a finished node is noted in the checkpoint",
     "checkpoint.after": "after a finished node was noted in the checkpoint",
+    "skeletons.before": "a dimension lacks members that facts know, and nothing was written for them",
+    "skeletons.after": "the dimension has a row for each of them, and the facts are still to come",
     "reject.before": "before held deletes are rejected",
     "undo.before": "nothing is in the way of an undo, and nothing has happened yet",
     "undo.after": "after the undo of one table",

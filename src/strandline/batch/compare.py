@@ -21,9 +21,10 @@ from strandline.batch.metadata import metadata_columns, with_metadata, without_f
 from strandline.batch.read import Slice
 from strandline.config.model import NodeConfig
 from strandline.config.writes import instant
-from strandline.control.coverage import MissedKeys
+from strandline.control.coverage import MissedKeys, Pin
 from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import DuplicateKeys, ReadError, TableError, located
+from strandline.gold.dimension import ordinary
 from strandline.journal import log
 from strandline.plan.inputs import SOURCE_FILE
 from strandline.plan.job import Job, feeds_snapshots
@@ -114,6 +115,9 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     events: Landing | None = None
     missed: MissedKeys | None = None  # the keys that the live source has, and no read brought
+    keys_given: int = 0  # the highest number that a sequence has given by then
+    dimensions: Mapping[str, Pin] = field(default_factory=dict)  # as facts were looked up in them
+    early: int = 0  # how many members a dimension lacks of which these facts know
 
 
 # --- transform ---------------------------------------------------------------------------------------------
@@ -175,14 +179,16 @@ def reconcile(
     """What the slice means for the target, as a proposal; the target as it is now comes along."""
     rows = made.rows
     roles = system_roles(job, state)
-    check_columns(job, rows, state, roles)
+    check_columns(job, rows, state, {**roles, **job.own_columns, **job.foreign_columns})
     shape = shape_of(job, rows.schema, job.target, state)
     rows = as_fitted(engine, rows, shape)
-    target = target_rows(job, engine, state, shape)
+    target = compared_rows(job, engine, state, shape)
     parts, rows = partitioned(job, engine, rows, state)
     if not job.node.write.keyed:
         reread, said = _reread(job, slice_, replace(made, rows=rows), target)
         proposal = _unkeyed(job, rows, shape, Appending(parts, target is None, None, reread), roles)
+        if job.node.foreign_keys:  # its rows are looked up in dimensions before they are committed
+            proposal = replace(proposal, lazy=False)
         system = new_system(proposal.roles, state, {"batch_id": "bigint"})
         return Reconciled(shape, proposal, target, system, warnings=said)
     finding = deletes.find(job, engine, slice_, rows, made, state)
@@ -212,7 +218,7 @@ def reconcile(
         columns = shape.columns.plus(*keeping.columns)
         proposal = replace(proposal, columns=columns, lazy=False, drops=True)
     if (
-        job.node.change_log == "all"
+        job.node.change_log == "all" or job.own_columns or job.node.foreign_keys
     ):  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
     types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
@@ -394,7 +400,20 @@ def target_rows(
     if state is None:
         return None
     rows = engine.scan(LakeSource(job.target, state.version)).relation
-    return rows if shape is None else widened(engine, rows, shape.columns, state.roles)
+    if shape is None:
+        return rows
+    return widened(engine, rows, shape.columns, {**state.roles, **job.foreign_columns})
+
+
+def compared_rows(
+    job: Job, engine: Engine, state: TableState | None, shape: Fit | None = None
+) -> Relation | None:
+    """The rows of the target that the source may have brought: its default members are not compared."""
+    rows = target_rows(job, engine, state, shape)
+    where = ordinary(state.roles) if state else None
+    if rows is None or where is None:
+        return rows
+    return engine.query(rows_of(rows).where(where))
 
 
 def spelled(rows: Relation, names: Sequence[str]) -> list[str]:

@@ -110,7 +110,12 @@ def recipe(job: Job) -> str:
 def _seen_rows(input_: Input) -> list[object]:
     """Which rows of a lake table count."""
     told = input_.read.system_columns
-    return [input_.read.with_deleted, input_.read.versions == "all", told.names() if told else None]
+    found: list[object] = [
+        input_.read.with_deleted,
+        input_.read.versions == "all",
+        told.names() if told else None,
+    ]
+    return [*found, "members"] if input_.read.include_members else found
 
 
 def _choice(input_: Input) -> list[str] | None:

@@ -11,6 +11,7 @@ from strandline.batch.checks import check_required, checked_rewrite
 from strandline.batch.compare import Landing, Outcome
 from strandline.batch.missed import with_missed
 from strandline.batch.notes import change_rows, evidence, sample_deletes
+from strandline.batch.star import check_weights, dressed, facts_of, with_facts, with_weights
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
@@ -47,6 +48,7 @@ class Ready:
     events: Landing | None = None  # what a history in business time commits first
     recovery: str | None = None  # its events landed before: what is told of the runner that died
     verdict: Verdict | None = None  # on the deletes that were found; a refused batch does not land
+    early: int = 0  # members that these facts know and a dimension lacks: a run adds them first
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     for told in job.past.said:
         log.warning("%s: %s", job.node.name, told)
     try:
-        outcome = with_missed(job, engine, _still_held(job, _judged(job, engine, state)))
+        outcome = dressed(job, engine, _judged(job, engine, state), state)
+        check_weights(job, engine, outcome, state)
+        outcome = with_missed(job, engine, _still_held(job, outcome))
         outcome = replace(
             outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings)
         )
@@ -149,7 +153,7 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         slice_ = follow.read_or_follow(job, engine, state)
     point("read.after", name)
     with step(name, "transform"):
-        transformed = follow.transform(job, engine, slice_, state)
+        transformed = with_weights(job, engine, follow.transform(job, engine, slice_, state))
     if job.events is not None:
         with step(name, "fold"):
             return business_time.prepare(job, engine, slice_, transformed, state)
@@ -173,7 +177,7 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
     looked = bool(outcome.measured)
     return replace(
         outcome.slice.coverage,
-        reads=tuple(sorted(i.label for i in job.inputs)),
+        reads=tuple(sorted(job.reads)),
         origins=tuple(job.origins),
         mode=job.node.write.mode,
         keys=tuple(job.keys) if keyed else None,
@@ -187,6 +191,8 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
         since=memory.since if memory.known else job.batch,
         before=job.past.before,
         missed=outcome.missed,
+        keys_given=max(outcome.keys_given, memory.keys_given),
+        sources={**outcome.slice.coverage.sources, **outcome.dimensions},
     )
 
 
@@ -223,6 +229,7 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         lambda: compare.duplicate_keys(engine, outcome.rows, keys),
         outcome.events,
         verdict=outcome.verdict,
+        early=outcome.early,
     )
 
 
@@ -247,6 +254,8 @@ def plan_node(
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
     outcome = prepare(job, engine, state)
+    if job.node.foreign_keys:
+        outcome = with_facts(job, engine, outcome, state, facts_of(job, engine, outcome))
     changes, verdict = outcome.changes, outcome.verdict
     if changes.counts is None:
         changes = _counted(job, engine, outcome)

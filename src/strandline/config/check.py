@@ -29,6 +29,7 @@ from strandline.config.resolve import (
     remote,
     unseen,
 )
+from strandline.config.star_check import star_mistakes
 from strandline.config.urls import literal_password
 from strandline.config.writes import EVENTS
 from strandline.errors import did_you_mean
@@ -50,6 +51,7 @@ def check(parts: Parts) -> Iterator[Mistake]:
             yield from _read_mistakes(parts, loc, read)
         yield from _step_mistakes(node)
         yield from sql_mistakes(parts, node)
+        yield from star_mistakes(parts, node)
     yield from advice(parts)
 
 

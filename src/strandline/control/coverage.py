@@ -102,6 +102,7 @@ class Coverage:
     at: datetime | None = None  # the instant that its rows carry
     lacks: tuple[str, ...] = ()  # columns of the table that the source no longer had
     notes: int = 0  # open notes on single keys
+    keys_given: int = 0  # the highest surrogate key that a sequence has given
     held: int = 0
     # what the table has been
     formerly: tuple[

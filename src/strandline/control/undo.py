@@ -64,6 +64,7 @@ class Taking:
             undoes=self.run_id,
             feed=found.feed or Fed(before.batch),
             back=self.version,
+            keys_given=max(found.keys_given, self.last.coverage.keys_given),
         )
 
 

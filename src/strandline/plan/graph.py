@@ -102,7 +102,8 @@ def reads(node: NodeConfig) -> list[tuple[str, str]]:
 def _parents(project: Project, node: NodeConfig, writers: Mapping[str, str]) -> frozenset[str]:
     lakes = {name for name, c in project.config.connections.items() if c.type == "lake"}
     read = {writers.get(locate(project, c, t)) for c, t in reads(node) if c in lakes}
-    return frozenset({n for n in read if n} | set(node.depends_on))
+    dimensions = {key.dimension for key in node.foreign_keys}
+    return frozenset({n for n in read if n} | set(node.depends_on) | dimensions)
 
 
 def _ordered(project: Project, parents: Mapping[str, frozenset[str]]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from strandline.config.model import NodeConfig
 from strandline.config.writes import EVENTS
 from strandline.control.coverage import NO_BATCH, NOTHING, Before, Coverage
 from strandline.control.ledger import Notebook
+from strandline.gold.dimension import own_columns
 from strandline.plan.inputs import Input, inputs, is_lake, origin, table_of
 from strandline.plan.policy import combines, detection_of
 from strandline.plan.watermark import Mark
@@ -98,6 +99,11 @@ class Job:
         return inputs(self.node)
 
     @property
+    def reads(self) -> list[str]:
+        """What it reads, as the records call it; a calendar makes its rows itself."""
+        return [i.label for i in self.inputs] or ["calendar"]
+
+    @property
     def origins(self) -> list[str]:
         """Where its rows come from."""
         return [origin(self.project, i) for i in self.inputs]
@@ -156,6 +162,20 @@ class Job:
                 ):
                     return True
         return False
+
+    @property
+    def own_columns(self) -> dict[str, str]:
+        """The columns that its dimension keeps beside those of its strategy, by role."""
+        return own_columns(self.node, self.project.config.nodes)
+
+    @property
+    def foreign_columns(self) -> dict[str, str]:
+        """The foreign keys that strandline finds for its facts."""
+        return {f"foreign key {k.column}": k.column for k in self.node.foreign_keys}
+
+    def sibling(self, name: str) -> NodeConfig:
+        """Another node of the project."""
+        return next(n for n in self.project.config.nodes if n.name == name)
 
     @property
     def detection(self) -> DeleteDetectionConfig | None:

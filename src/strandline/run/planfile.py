@@ -28,6 +28,7 @@ from strandline.strategy.changes import ChangeSet, Removals
 from strandline.strategy.evolution import change_from_json, change_to_json
 from strandline.strategy.verdict import Verdict
 from strandline.types import Column, Counts, Relation, Schema, Table, TableState
+from strandline.words import plural
 
 _FORMAT = 3
 
@@ -69,6 +70,12 @@ class PlanWriter:
         if entry is None:
             self.landed.append(name)
             return
+        if early := entry.ready.early:
+            raise UsageError(
+                f"{name}: a dimension lacks {plural(early, 'member')} of which these facts know, and a run adds a "
+                "skeleton of each first: that cannot be kept in a plan",
+                hint="run without a plan file: strandline run",
+            )
         number, events = len(self.entries), entry.ready.events
         facts = {
             **_as_json(entry),

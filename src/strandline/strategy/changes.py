@@ -133,7 +133,7 @@ class ChangeSet:
     @property
     def touched(self) -> list[str]:
         """The columns that a touching verb writes: what strandline keeps, but not what finds or sums up the row."""
-        fixed = {"row_hash", "valid_from", "batch_id"}
+        fixed = {"row_hash", "valid_from", "batch_id", "surrogate_key", "durable_key", "skeleton"}
         return [name for role, name in self.roles.items() if role not in fixed]
 
 
