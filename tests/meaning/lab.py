@@ -130,6 +130,10 @@ class Lab:
     def table(self) -> Frame:
         return read_table(self.folder / "lake" / "t")
 
+    def quarantine(self) -> Frame:
+        """The rows that checks have put aside."""
+        return read_table(self.folder / "lake" / "t__quarantine")
+
 
 @contextmanager
 def lab(platform: Platform, write: Mapping[str, Any], **node: Any) -> Iterator[Lab]:

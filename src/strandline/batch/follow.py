@@ -360,10 +360,10 @@ def transform(job: Job, engine: Engine, slice_: Slice, state: TableState | None)
 
 def _transformed(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     if not isinstance(slice_, FollowedSlice) or slice_.way.how in ("first", "recompute", "quiet"):
-        return compare.transform(job, engine, slice_)
+        return compare.transform(job, engine, slice_, checking=True)
     if slice_.way.how == "keys":
         return _by_keys(job, engine, slice_)
-    made = compare.transform(job, engine, slice_)
+    made = compare.transform(job, engine, slice_, checking=True)
     (input_,) = [i for i in job.inputs if i.read.feed]
     moved = slice_.moved[input_.alias]
     if not moved.went or not _applies(job):
@@ -383,7 +383,7 @@ def _applies(job: Job) -> bool:
 def _by_keys(job: Job, engine: Engine, slice_: FollowedSlice) -> Transformed:
     """All keys that may be affected, their rows as the sources are now, and those without one."""
     affected = _affected(job, engine, slice_)
-    made = compare.transform(job, engine, slice_)
+    made = compare.transform(job, engine, slice_, checking=True)
     keys = [c.name for k in job.node.write.keys if (c := made.rows.schema.get(k))]
     rows = engine.query(rows_of(made.rows).where(_among(affected, made.rows, keys)))
     return replace(

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from strandline.batch import business_time, compare, follow, read, target_filter
 from strandline.batch.checks import check_required
-from strandline.batch.compare import Landing, Outcome
+from strandline.batch.compare import Landing, Outcome, Quarantine, Transformed
 from strandline.batch.missed import with_missed
 from strandline.batch.notes import change_rows, evidence, sample_deletes
+from strandline.batch.quarantine import put_aside
+from strandline.batch.read import Slice
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
@@ -46,6 +48,7 @@ class Ready:
     warnings: Sequence[str] = ()
     duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
     events: Landing | None = None  # what a history in business time commits first
+    quarantine: Quarantine | None = None  # what the batch does to the rows that checks put aside
     recovery: str | None = None  # its events landed before: what is told of the runner that died
     verdict: Verdict | None = None  # on the deletes that were found; a refused batch does not land
 
@@ -109,9 +112,8 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         log.warning("%s: %s", job.node.name, told)
     try:
         outcome = with_missed(job, engine, _still_held(job, _judged(job, engine, state)))
-        outcome = replace(
-            outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings)
-        )
+        said = (*job.past.said, *outcome.slice.said, *outcome.said)
+        outcome = replace(outcome, warnings=(*said, *outcome.warnings))
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):
@@ -136,6 +138,15 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     point("read.after", name)
     with step(name, "transform"):
         transformed = follow.transform(job, engine, slice_, state)
+        aside = put_aside(job, engine, slice_, transformed)
+    outcome = _compared(job, engine, slice_, transformed, state)
+    return replace(outcome, quarantine=aside, said=transformed.said)
+
+
+def _compared(
+    job: Job, engine: Engine, slice_: Slice, transformed: Transformed, state: TableState | None
+) -> Outcome:
+    name = job.node.name
     if job.events is not None:
         with step(name, "fold"):
             return business_time.prepare(job, engine, slice_, transformed, state)
@@ -173,6 +184,7 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
         since=memory.since if memory.known else job.batch,
         before=job.past.before,
         missed=outcome.missed,
+        quarantined=outcome.quarantine.number if outcome.quarantine else 0,
     )
 
 
@@ -210,6 +222,7 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         outcome.warnings,
         lambda: compare.duplicate_keys(engine, outcome.rows, keys),
         outcome.events,
+        outcome.quarantine,
         verdict=outcome.verdict,
     )
 
@@ -240,9 +253,10 @@ def plan_node(
         changes = _counted(job, engine, outcome)
     refusal = verdict.refusal if verdict else None
     counts = Counts() if refusal else changes.counts or Counts()
-    done: Status = (
-        "held" if counts.held else "success" if counts.any or state is None else "unchanged"
-    )
+    aside = outcome.quarantine
+    counts = replace(counts, quarantined=aside.number if aside and not refusal else 0)
+    does = counts.any or state is None or bool(aside and aside.landing)
+    done: Status = "held" if counts.held else "success" if does else "unchanged"
     result = PlannedNode(
         job.node.name,
         "failed" if refusal else done,

@@ -22,6 +22,7 @@ class Taking:
     events: tuple[str, int] | None = (
         None  # the table of a history's events, and the version that the run made of it
     )
+    quarantines: tuple[int, ...] = ()  # the versions that it made of the table of rows put aside
     quiet: bool = False  # it changed nothing there: put back beside others, and in nobody's way
 
     @property
@@ -245,7 +246,8 @@ def _undone(history: Sequence[RunRow]) -> set[tuple[str | None, str]]:
 
 def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:
     """Has a batch changed anything? An undo has only put back what was."""
-    return (_committed(row) or (row.run_id, row.node) in noted) and not row.coverage.undoes
+    changed = _committed(row) or row.coverage.quarantine is not None
+    return (changed or (row.run_id, row.node) in noted) and not row.coverage.undoes
 
 
 def _committed(row: RunRow) -> bool:

@@ -337,6 +337,7 @@ class Runner(Recorder):
             feed=self._feed,
             notebook=notebook,
             said=found.said,
+            ended=self.ended,
         )
         return replace(job, batch=this.token.batch, past=past)
 
