@@ -28,7 +28,7 @@ from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals, after, measures
 from strandline.strategy.verdict import Verdict
-from strandline.types import Column, Counts, TableState, Token
+from strandline.types import Column, Counts, Table, TableState, Token
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
 """Ways of finding deletes that do not look at every row of the table."""
@@ -74,12 +74,9 @@ class Entry:
                 f"{self.name}: {job.target.label} was at version {_seen(then)}, and is at {_seen(now)}"
             )
         if events := self.ready.events:
-            there = describe(events.table)
-            then, now = ((s.table_id, s.version) if s else None for s in (events.state, there))
-            if then != now:
-                raise StalePlan(
-                    f"{self.name}: {events.table.label} was at {_seen(then)}, and is at {_seen(now)}"
-                )
+            self._still(events.table, events.state)
+        if aside := self.ready.quarantine:
+            self._still(job.quarantine, aside.state)
         for input_ in job.inputs:
             pin = self.ready.coverage.sources.get(input_.key)
             lake = describe(read.lake_of(job, input_)) if pin else None
@@ -90,6 +87,14 @@ class Entry:
                 raise StalePlan(
                     f"{self.name}: {input_.label} was at version {pin.version}, and is at {_seen(now)}"
                 )
+
+    def _still(self, place: Table, planned: TableState | None) -> None:
+        """A table beside the target is what it was when the plan was made."""
+        then, now = ((s.table_id, s.version) if s else None for s in (planned, describe(place)))
+        if then != now:
+            raise StalePlan(
+                f"{self.name}: {place.label} was at version {_seen(then)}, and is at {_seen(now)}"
+            )
 
     def coverage(self, job: Job) -> Coverage:
         """What the batch covers, with the versions of the sources that the same plan has written by now."""

@@ -10,19 +10,19 @@ from sqlglot import exp
 
 from strandline.batch.compare import Landing, Quarantine, Transformed
 from strandline.batch.read import Slice
+from strandline.batch.rejected import keys_at
 from strandline.config.expectations import validations
-from strandline.config.key_columns import source_columns
 from strandline.config.model import NodeConfig
 from strandline.engine.base import Engine, LakeSource
-from strandline.lake import describe
+from strandline.journal import log
+from strandline.lake import describe, format_of
 from strandline.plan.job import Job
-from strandline.sql.expr import cast, col, eq, lit, named, negate, one_of, rows_of, select, table
-from strandline.sql.portable import checked_cast
+from strandline.sql.expr import cast, col, eq, lit, negate, one_of, rows_of, select, table
 from strandline.strategy import quarantine as shelf
 from strandline.strategy.changes import ACTION
 from strandline.strategy.quarantine import Layout, Standing
 from strandline.transform.registry import Rejected
-from strandline.types import Column, Counts, Relation, Schema, Snapshot, TableState
+from strandline.types import Counts, Relation, Schema, Snapshot, TableState
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ def _superseded(
     found: list[exp.Query] = []
     keys = [c for k in job.node.write.keys if (c := rows.schema.get(k))]
     for step in have.steps:
-        places = _keys_at(job.node, step, stored.schema)
-        if places is None or len(keys) < len(places):
+        places = keys_at(job.node, step, stored.schema, [k.name for k in keys])
+        if places is None or not keys:
             continue
         mine = engine.query(rows_of(stored).where(eq(col(shelf.STEP), lit(step))))
         by_name = dict(zip((k.name for k in keys), places, strict=True))
@@ -186,56 +186,40 @@ def _superseded(
     return found
 
 
-def _keys_at(
-    node: NodeConfig, step: int, columns: Schema, until: int | None = None
-) -> list[Column] | None:
-    """The columns that hold the write keys where a step sees the rows; None where a later step computes them."""
-    steps = node.transform.steps if node.transform else []
-    if node.transformation_sql is not None and until is None and not _passes_keys(node):
-        return None
-    names = source_columns(steps[step + 1 : until], node.write.keys)
-    found = [columns.get(n) if n is not None else None for n in names]
-    return [c for c in found if c is not None] if None not in found else None
-
-
-def _passes_keys(node: NodeConfig) -> bool:
-    """Does the node's SQL pass its keys on as they are?"""
-    from strandline.transform.lineage import named_anew
-
-    return node.transformation_sql is None or not named_anew(
-        node.transformation_sql, {k.casefold() for k in node.write.keys}
-    )
-
-
 def _count(engine: Engine, rows: Relation) -> int:
     ((n,),) = engine.fetch(select(exp.Count(this=exp.Star())).from_(table(rows.name)))
     return int(n or 0)
 
 
-# --- keys that were in the source --------------------------------------------------------------------------
+# --- taking a run back -------------------------------------------------------------------------------------
 
 
-def with_rejected_keys(
-    job: Job,
-    engine: Engine,
-    rows: Relation,
-    rejected: Sequence[Rejected],
-    keys: Sequence[str],
-    until: int | None,
-) -> Relation | None:
-    """The keys of some rows and of those that were put aside before them; None where the latter are not known."""
-    some = [r for r in rejected if r.any and (until is None or r.step < until)]
-    if not some:
-        return rows
-    own = [c for k in keys if (c := rows.schema.get(k))]
-    trees: list[exp.Query] = [select(*(col(c.name) for c in own)).from_(table(rows.name))]
-    for part in some:
-        places = _keys_at(job.node, part.step, part.rows.schema, until)
-        if places is None:
-            return None
-        values = [
-            named(checked_cast(col(p.name), p.type, c.type, p.name, safe=True), c.name)
-            for p, c in zip(places, own, strict=True)
-        ]
-        trees.append(select(*values).from_(table(part.rows.name)))
-    return engine.query(reduce(lambda one, other: exp.union(one, other, distinct=False), trees))
+def put_back(
+    job: Job, engine: Engine, node: str, run_id: str, versions: Sequence[int]
+) -> Quarantine | None:
+    """What the undo of a run does: what it had put aside goes, and what it had taken out comes again.
+
+    What it had put aside counts no more once the undo has ended, and is then removed. `versions` are those that the
+    run made, where the rows that it took out can still be seen.
+    """
+    state = describe(job.quarantine) if versions else None
+    if state is None:
+        return None
+    standing, columns = Standing(((node, run_id),)), shelf.kept_schema(state.schema)
+    now = engine.scan(LakeSource(job.quarantine, state.version)).relation
+    parts: list[exp.Query] = []
+    for version in versions:
+        if format_of(job.quarantine).at(job.quarantine, version) is None:
+            log.warning(
+                "%s: what run %s took out of %s can no longer be read",
+                job.node.name,
+                run_id,
+                job.quarantine.label,
+            )
+            continue
+        then = engine.scan(LakeSource(job.quarantine, version)).relation
+        gone = engine.query(shelf.taken_out(then, now, run_id))
+        parts.append(shelf.entering(shelf.in_columns(gone, columns), columns))
+    have = There(state, now, standing, ())
+    landing = _landing(job, engine, have, parts, columns) if parts else None
+    return Quarantine(0, landing, standing, state)

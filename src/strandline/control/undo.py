@@ -22,7 +22,6 @@ class Taking:
     events: tuple[str, int] | None = (
         None  # the table of a history's events, and the version that the run made of it
     )
-    quarantines: tuple[int, ...] = ()  # the versions that it made of the table of rows put aside
     quiet: bool = False  # it changed nothing there: put back beside others, and in nobody's way
 
     @property
@@ -32,6 +31,11 @@ class Taking:
     @property
     def run_id(self) -> str:
         return self.last.run_id
+
+    @property
+    def quarantines(self) -> list[int]:
+        """The versions that the run made of the table of rows put aside."""
+        return [v for r in self.batches if (v := r.coverage.quarantine) is not None]
 
     @property
     def by(self) -> set[tuple[str, int]]:

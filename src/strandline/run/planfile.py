@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from strandline.batch.compare import Landing
+from strandline.batch.compare import Landing, Quarantine
 from strandline.batch.prepare import Entry, Ready
 from strandline.config.load import Project
 from strandline.control.coverage import Coverage
@@ -23,10 +23,11 @@ from strandline.engine.staging import scratch
 from strandline.errors import StalePlan, UsageError
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals
+from strandline.strategy.quarantine import Standing
 from strandline.strategy.verdict import Verdict
 from strandline.types import Column, Counts, Relation, Schema, Table, TableState
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def digest(project: Project) -> str:
@@ -75,6 +76,10 @@ class PlanWriter:
             facts["events"]["rows"] = self._write(
                 f"{number}.events.parquet", events.changes, engine
             )
+        if (aside := entry.ready.quarantine) and aside.landing:
+            facts["quarantine"]["landing"]["rows"] = self._write(
+                f"{number}.quarantine.parquet", aside.landing.changes, engine
+            )
         self.entries.append(facts)
 
     def _write(self, name: str, changes: ChangeSet, engine: Engine) -> str:
@@ -104,20 +109,27 @@ class PlanFile:
     """A plan read back; its rows lie in a folder while it is followed."""
 
     entries: Mapping[str, Entry]
-    files: Mapping[str, tuple[str, str | None]]  # its rows, and those of the events that come first
+    files: Mapping[
+        str, tuple[str, str | None, str | None]
+    ]  # its rows, and those of the events and of the quarantine that come first
     folder: Path
     landed: Sequence[str] = ()  # nodes whose newest batch is in its table, and not in the records
     skipped: Sequence[str] = ()  # nodes behind those whose deletes are refused
 
     def entry(self, name: str, engine: Engine) -> Entry:
         """One node of the plan, with the rows of its change sets."""
-        entry, (file, events) = self.entries[name], self.files[name]
+        entry, (file, events, aside) = self.entries[name], self.files[name]
         ready = replace(entry.ready, changes=self._with_rows(entry.ready.changes, file, engine))
         if ready.events is not None and events is not None:
             landing = replace(
                 ready.events, changes=self._with_rows(ready.events.changes, events, engine)
             )
             ready = replace(ready, events=landing)
+        if aside is not None and (found := ready.quarantine) and found.landing:
+            landing = replace(
+                found.landing, changes=self._with_rows(found.landing.changes, aside, engine)
+            )
+            ready = replace(ready, quarantine=replace(found, landing=landing))
         return replace(entry, ready=ready)
 
     def _with_rows(self, changes: ChangeSet, file: str, engine: Engine) -> ChangeSet:
@@ -147,7 +159,12 @@ class PlanFile:
             raise StalePlan("the configuration is not the one that the plan was made with")
         entries = {n["name"]: _from_json(n) for n in facts["nodes"]}
         files = {
-            n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]
+            n["name"]: (
+                n["rows"],
+                (n.get("events") or {}).get("rows"),
+                ((n.get("quarantine") or {}).get("landing") or {}).get("rows"),
+            )
+            for n in facts["nodes"]
         }
         return cls(entries, files, folder, facts["landed"], facts["skipped"])
 
@@ -167,6 +184,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "warnings": list(ready.warnings),
         "changes": _changes_as_json(changes),
         "events": _events_as_json(ready.events) if ready.events else None,
+        "quarantine": _quarantine_as_json(ready.quarantine) if ready.quarantine else None,
         "verdict": asdict(ready.verdict) if ready.verdict else None,
     }
 
@@ -192,6 +210,22 @@ def _events_as_json(events: Landing) -> dict[str, Any]:
         "changes": _changes_as_json(events.changes),
         "added": _columns(events.added),
     }
+
+
+def _quarantine_as_json(aside: Quarantine) -> dict[str, Any]:
+    return {
+        "number": aside.number,
+        "landing": _events_as_json(aside.landing) if aside.landing else None,
+        "void": [list(v) for v in aside.standing.void],
+        "left": list(aside.standing.left),
+        "state": [aside.state.table_id, aside.state.version] if aside.state else None,
+    }
+
+
+def _quarantine_from_json(facts: Mapping[str, Any]) -> Quarantine:
+    standing = Standing(tuple((node, run) for node, run in facts["void"]), tuple(facts["left"]))
+    landing = _events_from_json(facts["landing"]) if facts["landing"] else None
+    return Quarantine(facts["number"], landing, standing, _state(facts["state"]))
 
 
 def _columns(columns: Sequence[Column] | Schema) -> list[list[str]]:
@@ -237,6 +271,7 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
         [ChangeRow(**{**n, "at": datetime.fromisoformat(n["at"])}) for n in facts["notes"]],
         facts["warnings"],
         events=_events_from_json(facts["events"]) if facts["events"] else None,
+        quarantine=_quarantine_from_json(facts["quarantine"]) if facts["quarantine"] else None,
         verdict=Verdict(**facts["verdict"]) if facts["verdict"] else None,
     )
     return Entry(facts["name"], facts["batch"], _state(facts["target"]), ready)

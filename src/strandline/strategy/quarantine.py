@@ -293,3 +293,11 @@ def in_columns(rows: Relation, columns: Schema) -> exp.Select:
         if len(values) == len(rows.schema)
         else select(*values).from_(table(rows.name))
     )
+
+
+def taken_out(then: Relation, now: Relation, run_id: str) -> exp.Select:
+    """The rows that a run had taken out, and that are no longer there; not those that it had put aside itself."""
+    there = select(lit(1)).from_(table(now.name, "n")).where(eq(col(ID, "n"), col(ID, OUTER)))
+    mine = [eq(col(LEFT, OUTER), lit(run_id)), negate(eq(col(RUN, OUTER), lit(run_id)))]
+    rows = select(*(col(n, OUTER) for n in then.schema.names)).from_(table(then.name, OUTER))
+    return rows.where(all_of([*mine, exp.Not(this=exp.Exists(this=there))]))

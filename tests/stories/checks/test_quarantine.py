@@ -1,0 +1,236 @@
+"""Rows that checks put aside: where they are, when they come back, and what is never concluded from them."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline import failpoints
+from strandline.errors import ExpectationFailed
+from strandline.testing.frames import read_table
+from strandline.testing.projects import make_project
+
+
+def check(*expectations: dict[str, Any]) -> dict[str, Any]:
+    return {"operation": "validate", "params": {"expectations": list(expectations)}}
+
+
+GOOD_EMAIL = {"check": "regex", "column": "email", "pattern": "@", "severity": "quarantine"}
+
+
+class Shop:
+    """Customers of a database, checked on their way into a table."""
+
+    def __init__(
+        self, folder: Path, platform: Any, steps: list[dict[str, Any]], **write: Any
+    ) -> None:
+        self.folder, self.platform = folder, platform
+        self.database = sqlite3.connect(folder / "erp.db", isolation_level=None)
+        self.database.execute("CREATE TABLE c (id INTEGER, email TEXT)")
+        self.write = {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"], **write}
+        self.load(steps)
+
+    def load(self, steps: list[dict[str, Any]], **read: Any) -> None:
+        node = {
+            "name": "n",
+            "read": {"connection": "erp", "table": "c", **read},
+            "transform": {"steps": steps},
+            "write": {k: v for k, v in self.write.items() if v is not None},
+        }
+        erp = {"type": "sql", "url": "sqlite:///erp.db"}
+        self.project = make_project(self.folder, [node], connections={"erp": erp})
+
+    def source(self, *rows: tuple[int | None, str | None]) -> None:
+        self.database.execute("DELETE FROM c")
+        self.database.executemany("INSERT INTO c VALUES (?, ?)", rows)
+
+    def run(self, **how: Any) -> Any:
+        return self.project.run(platform=self.platform, check=True, **how).nodes[0]
+
+    def dies(self, fault: str) -> None:
+        with failpoints.armed(f"{fault}:raise"):
+            assert self.project.run(platform=self.platform).status == "failed"
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        found = read_table(self.folder / "lake" / "t").rows
+        return sorted((r["id"], r["email"]) for r in found if not r.get("_is_deleted"))
+
+    def aside(self) -> list[tuple[Any, ...]]:
+        found = read_table(self.folder / "lake" / "t__quarantine").rows
+        return sorted((r["id"], r["email"]) for r in found)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, platform: Any) -> Shop:
+    return Shop(tmp_path, platform, [check(GOOD_EMAIL)])
+
+
+def test_a_bad_row_waits_once_and_leaves_when_the_source_is_mended(shop: Shop) -> None:
+    shop.source((1, "a@x"), (2, "nothing"))
+    first = shop.run()
+    assert (first.inserted, first.quarantined, first.status) == (1, 1, "success")
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x")], [(2, "nothing")])
+    again = shop.run()
+    assert (again.quarantined, again.status) == (1, "unchanged")
+    assert shop.aside() == [(2, "nothing")]
+    shop.source((1, "a@x"), (2, "still not"), (3, "bad"))
+    shop.run()
+    assert shop.aside() == [(2, "still not"), (3, "bad")]
+    shop.source((1, "a@x"), (2, "b@x"), (3, "bad"))
+    mended = shop.run()
+    assert (mended.inserted, mended.quarantined) == (1, 1)
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (2, "b@x")], [(3, "bad")])
+    rows = read_table(shop.folder / "lake" / "t__quarantine").rows
+    assert rows[0]["_reasons"] == "regex(email)"
+    assert rows[0]["_node"] == "n"
+    assert rows[0]["_run_id"]
+    assert rows[0]["_quarantined_at"] is not None
+
+
+def test_a_row_in_quarantine_is_not_missing(tmp_path: Path, platform: Any) -> None:
+    """Its key was in the source."""
+    params = {"mode": "snapshot_diff", "keys": ["id"]}
+    for place in (0, 1):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        steps = [check(GOOD_EMAIL)]
+        steps.insert(place, {"operation": "detect_deletes", "params": params})
+        shop = Shop(folder, platform, steps)
+        shop.source((1, "a@x"), (2, "b@x"), (3, "c@x"))
+        shop.run()
+        shop.source((1, "a@x"), (2, "gone bad"))
+        found = shop.run()
+        assert (found.deleted, found.quarantined) == (1, 1)  # 3 is gone, and 2 is not
+        assert shop.rows() == [(1, "a@x"), (2, "b@x")]
+
+
+def test_a_row_in_quarantine_is_not_missing_under_another_name(
+    tmp_path: Path, platform: Any
+) -> None:
+    """Keys are renamed and cast after the check."""
+    steps = [
+        check(GOOD_EMAIL),
+        {"operation": "cast", "params": {"columns": {"id": "string"}}},
+        {"operation": "rename", "params": {"columns": {"id": "number"}}},
+        {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["number"]}},
+    ]
+    shop = Shop(tmp_path, platform, steps, keys=["number"])
+    shop.source((1, "a@x"), (2, "b@x"), (3, "c@x"))
+    shop.run()
+    shop.source((1, "a@x"), (2, "gone bad"))
+    assert (shop.run().deleted) == 1
+
+
+def test_nothing_is_inferred_where_the_keys_of_bad_rows_are_not_known(
+    tmp_path: Path, platform: Any
+) -> None:
+    steps = [
+        check(GOOD_EMAIL),
+        {"operation": "derive", "params": {"columns": {"k": "id * 2"}}},
+        {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["k"]}},
+    ]
+    shop = Shop(tmp_path, platform, steps, keys=["k"])
+    shop.source((1, "a@x"), (2, "b@x"), (3, "c@x"))
+    shop.run()
+    shop.source((1, "a@x"), (2, "gone bad"))
+    found = shop.run()
+    assert found.deleted == 0
+    assert any("no deletes are inferred" in w for w in found.warnings)
+    shop.source((1, "a@x"))
+    assert shop.run().deleted == 2
+
+
+def test_a_refused_batch_writes_nothing_and_shows_rows(tmp_path: Path, platform: Any) -> None:
+    unique = {"check": "unique", "columns": ["id"]}
+    count = {"check": "row_count", "min": 5, "severity": "warn"}
+    shop = Shop(tmp_path, platform, [check(GOOD_EMAIL, unique, count)])
+    shop.source((1, "a@x"), (1, "b@x"), (2, "bad"))
+    with pytest.raises(ExpectationFailed) as failed:
+        shop.run()
+    assert "2 rows fail unique(id): id=1" in failed.value.message
+    assert (failed.value.file, failed.value.line is not None) == ("strandline.yaml", True)
+    assert not (tmp_path / "lake" / "t").exists()
+    assert not (tmp_path / "lake" / "t__quarantine").exists()
+    shop.source((1, "a@x"), (2, "bad"))
+    found = shop.run()
+    assert any("row_count: 2 rows, expected at least 5" in w for w in found.warnings)
+
+
+@pytest.mark.parametrize(
+    "fault", ["quarantine.after", "commit.before", "commit.after", "log.before", "put.after"]
+)
+def test_a_crash_neither_loses_nor_doubles_rows(shop: Shop, fault: str) -> None:
+    shop.source((1, "a@x"), (2, "bad"))
+    shop.run()
+    shop.source((1, "a@x"), (2, "b@x"), (3, "bad"))
+    shop.dies(fault)
+    shop.run()
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (2, "b@x")], [(3, "bad")])
+    shop.run()
+    assert shop.aside() == [(3, "bad")]
+
+
+def test_undo_takes_rows_out_and_puts_them_back(shop: Shop) -> None:
+    shop.source((1, "a@x"), (2, "bad"))
+    shop.run()
+    shop.source((1, "a@x"), (2, "b@x"), (3, "bad"))
+    shop.run()
+    latest = shop.project.store.runs(1)[0]
+    assert latest.quarantined == 1
+    shop.project.undo(latest.run_id, platform=shop.platform)
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x")], [(2, "bad")])
+    shop.run()
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (2, "b@x")], [(3, "bad")])
+
+
+def test_undo_of_a_run_that_only_put_rows_aside(shop: Shop) -> None:
+    shop.source((1, "a@x"))
+    shop.run()
+    shop.source((1, "a@x"), (2, "bad"))
+    shop.run()
+    shop.project.undo(shop.project.store.runs(1)[0].run_id, platform=shop.platform)
+    assert shop.aside() == []
+
+
+def test_plan_tells_how_many_rows_would_be_put_aside(shop: Shop) -> None:
+    shop.source((1, "a@x"), (2, "bad"))
+    planned = shop.project.plan(platform=shop.platform, out=shop.folder / "plan.zip")
+    assert (planned.nodes[0].inserted, planned.nodes[0].quarantined) == (1, 1)
+    assert not (shop.folder / "lake" / "t__quarantine").exists()
+    done = shop.project.follow(shop.folder / "plan.zip", platform=shop.platform).nodes[0]
+    assert (done.inserted, done.quarantined) == (1, 1)
+    assert shop.aside() == [(2, "bad")]
+
+
+def test_a_column_may_have_two_types(tmp_path: Path, platform: Any) -> None:
+    """A contract before the cast, and a check after it."""
+    steps = [
+        check(
+            {"check": "regex", "column": "email", "pattern": "^[0-9]+$", "severity": "quarantine"}
+        ),
+        {"operation": "cast", "params": {"columns": {"email": "int"}}},
+        check({"check": "range", "column": "email", "max": 10, "severity": "quarantine"}),
+    ]
+    shop = Shop(tmp_path, platform, steps)
+    shop.source((1, "5"), (2, "x"), (3, "11"))
+    assert shop.run().quarantined == 2
+    found = read_table(tmp_path / "lake" / "t__quarantine").rows
+    assert sorted((r["id"], r["email"], r["email__int"]) for r in found) == [
+        (2, "x", None),
+        (3, None, 11),
+    ]
+    assert shop.run().status == "unchanged"
+
+
+def test_equal_rows_of_an_append_are_kept_apart(tmp_path: Path, platform: Any) -> None:
+    shop = Shop(tmp_path, platform, [], mode="append", keys=None)
+    shop.load([check(GOOD_EMAIL)], incremental={"mode": "stateful", "column": "id"})
+    shop.source((1, "a@x"), (1, "bad"), (1, "bad"))
+    assert shop.run().quarantined == 2
+    assert shop.aside() == [(1, "bad"), (1, "bad")]
+    shop.run()  # the bound is read again
+    assert shop.aside() == [(1, "bad"), (1, "bad")]
+    assert shop.rows() == [(1, "a@x")]
