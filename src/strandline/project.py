@@ -25,7 +25,7 @@ from strandline.failpoints import point
 from strandline.journal import run_log
 from strandline.lake import describe
 from strandline.plan.graph import Graph, build
-from strandline.plan.job import Job, Past, Planned
+from strandline.plan.job import Job, Past, Planned, Release
 from strandline.plan.lines import failed, placed
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
 from strandline.run.loop import Loop
@@ -77,13 +77,15 @@ class StrandlineProject:
         retry: Retry | None = None,
         exactly: Sequence[str] | None = None,
         first: bool = False,
+        release: Release | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
         `approved` names a run whose held deletes are applied, as far as their keys are still missing; by node, if
         they differ. `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
         instead of the project. `exactly` names nodes instead of `select`, and of several targets only those wanted.
-        `first` lets nodes with `on_first_run: error` load their first snapshot.
+        `first` lets nodes with `on_first_run: error` load their first snapshot. With `release` no source is read: the
+        rows in quarantine go through their nodes again.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
@@ -106,7 +108,7 @@ class StrandlineProject:
                 self.config,
                 self._node(name),
                 at,
-                past=Past(approved=approvals.get(name), first=first),
+                past=Past(approved=approvals.get(name), first=first, release=release),
             )
             return tried(name, lambda: batch(job))
 

@@ -137,13 +137,27 @@ class Outcome:
 
 def transform(job: Job, engine: Engine, slice_: Slice, *, checking: bool = False) -> Transformed:
     """The registered steps, then the SQL, then the metadata columns."""
-    node, sources = job.node, dict(slice_.rows)
-    context = EngineContext(engine, next(iter(sources.values())), node.name, now=job.clock.now)
-    context = replace(context, checking=checking, lake=partial(lake_rows, job, engine))
+    node = job.node
+    context = context_of(job, engine, next(iter(slice_.rows.values())))
+    context = replace(context, checking=checking)
     files = node.write.metadata().source_file and any(i.read.path is not None for i in job.inputs)
     if node.transform and node.transform.steps:
         carried = (SOURCE_FILE,) if files else ()
         context = _steps(node, replace(context, carried=carried), slice_.newest)
+    return completed(job, engine, slice_, context)
+
+
+def context_of(job: Job, engine: Engine, rows: Relation) -> EngineContext:
+    """Rows on their way through the steps of a node."""
+    lake = partial(lake_rows, job, engine)
+    return EngineContext(engine, rows, job.node.name, now=job.clock.now, lake=lake)
+
+
+def completed(job: Job, engine: Engine, slice_: Slice, context: EngineContext) -> Transformed:
+    """What comes after the steps: the SQL, and the metadata columns."""
+    node, sources = job.node, dict(slice_.rows)
+    files = node.write.metadata().source_file and any(i.read.path is not None for i in job.inputs)
+    if node.transform and node.transform.steps:
         unasked = without_file(node, job.inputs[0], context.rows)
         rows = context.rows if unasked is None else engine.query(unasked)
         sources[next(iter(sources))] = rows

@@ -13,6 +13,7 @@ from strandline.batch.missed import with_missed
 from strandline.batch.notes import change_rows, evidence, sample_deletes
 from strandline.batch.quarantine import put_aside
 from strandline.batch.read import Slice
+from strandline.batch.release import released
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
@@ -137,13 +138,18 @@ def _still_held(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
-    name = job.node.name
-    with step(name, "read"):
-        slice_ = follow.read_or_follow(job, engine, state)
-    point("read.after", name)
-    with step(name, "transform"):
-        transformed = follow.transform(job, engine, slice_, state)
-        aside = put_aside(job, engine, slice_, transformed)
+    name, chosen = job.node.name, None
+    if job.past.release is not None:
+        with step(name, "transform"):
+            slice_, transformed, chosen = released(job, engine)
+    else:
+        with step(name, "read"):
+            slice_ = follow.read_or_follow(job, engine, state)
+        point("read.after", name)
+        with step(name, "transform"):
+            transformed = follow.transform(job, engine, slice_, state)
+    with step(name, "set aside"):
+        aside = put_aside(job, engine, slice_, transformed, chosen)
     outcome = _compared(job, engine, slice_, transformed, state)
     return replace(outcome, quarantine=aside, said=transformed.said)
 

@@ -379,6 +379,7 @@ class Runner(Recorder):
         if (
             rolling
             or job.past.approved
+            or job.past.release is not None
             or (config and config.mode is DeleteDetectionMode.SQL_COMPARE)
         ):
             return False

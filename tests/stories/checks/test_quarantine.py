@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from strandline import failpoints
-from strandline.errors import ExpectationFailed
+from strandline.errors import ExpectationFailed, StrandlineError, UsageError
+from strandline.plan.job import Release
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -234,3 +236,105 @@ def test_equal_rows_of_an_append_are_kept_apart(tmp_path: Path, platform: Any) -
     shop.run()  # the bound is read again
     assert shop.aside() == [(1, "bad"), (1, "bad")]
     assert shop.rows() == [(1, "a@x")]
+
+
+# --- release -----------------------------------------------------------------------------------------------
+
+
+def release(shop: Shop, *keys: dict[str, str | None]) -> Any:
+    chosen = Release(tuple(keys) if keys else None)
+    return shop.project.run(
+        exactly=["n"], platform=shop.platform, check=True, release=chosen
+    ).nodes[0]
+
+
+def mend(shop: Shop, **values: str) -> None:
+    """A person mends rows where they are."""
+    table = DeltaTable(str(shop.folder / "lake" / "t__quarantine"))
+    for id_, email in values.items():
+        number = id_.removeprefix("_")
+        table.update({"email": f"'{email}'"}, predicate=f"id = {number}")
+
+
+def test_mended_rows_pass_and_others_stay(shop: Shop) -> None:
+    shop.source((1, "a@x"), (2, "bad"), (3, "bad"), (4, "bad"))
+    shop.run()
+    mend(shop, _2="b@x", _3="c@x")
+    found = release(shop)
+    assert (found.inserted, found.quarantined, found.rows_read) == (2, 1, 3)
+    assert shop.rows() == [(1, "a@x"), (2, "b@x"), (3, "c@x")]
+    assert shop.aside() == [(4, "bad")]
+
+
+def test_only_chosen_rows_are_released(shop: Shop) -> None:
+    shop.source((1, "a@x"), (2, "bad"), (3, "bad"))
+    shop.run()
+    mend(shop, _2="b@x", _3="c@x")
+    assert release(shop, {"id": "3"}).inserted == 1
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (3, "c@x")], [(2, "b@x")])
+    with pytest.raises(UsageError):
+        release(shop, {"id": "9"})
+
+
+def test_rows_pass_when_the_rules_have_changed(shop: Shop) -> None:
+    shop.source((1, "a@x"), (2, "bad"))
+    shop.run()
+    shop.load([check({**GOOD_EMAIL, "pattern": "."})])
+    assert release(shop).inserted == 1
+    assert shop.aside() == []
+
+
+@pytest.mark.parametrize("mode", ["upsert", "append"])
+@pytest.mark.parametrize(
+    "fault", ["quarantine.after", "commit.before", "commit.after", "log.after", "quarantine.sweep"]
+)
+def test_a_crash_in_a_release(tmp_path: Path, platform: Any, mode: str, fault: str) -> None:
+    keyed = {"keys": ["id"]} if mode == "upsert" else {"keys": None}
+    shop = Shop(tmp_path, platform, [check(GOOD_EMAIL)], mode=mode, **keyed)
+    shop.load([check(GOOD_EMAIL)], incremental={"mode": "stateful", "column": "id"})
+    shop.source((1, "a@x"), (2, "bad"), (3, "bad"))
+    shop.run()
+    mend(shop, _2="b@x")
+    with failpoints.armed(f"{fault}:raise"):
+        shop.project.run(exactly=["n"], platform=platform, release=Release())
+    release(shop)
+    assert shop.rows() == [(1, "a@x"), (2, "b@x")]
+    shop.run()
+    assert shop.rows() == [(1, "a@x"), (2, "b@x")]
+    assert shop.aside() == [(3, "bad")]
+
+
+def test_a_released_row_deletes_nothing(tmp_path: Path, platform: Any) -> None:
+    detect = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}
+    shop = Shop(tmp_path, platform, [check(GOOD_EMAIL), detect])
+    shop.source((1, "a@x"), (2, "b@x"), (3, "bad"))
+    shop.run()
+    shop.source((1, "a@x"), (3, "bad"))
+    assert shop.run().deleted == 1
+    mend(shop, _3="c@x")
+    found = release(shop)
+    assert (found.inserted, found.deleted) == (1, 0)
+    assert shop.rows() == [(1, "a@x"), (3, "c@x")]
+    shop.source((1, "a@x"))
+    assert shop.run().deleted == 1
+
+
+def test_undo_of_a_release(shop: Shop) -> None:
+    shop.source((1, "a@x"), (2, "bad"))
+    shop.run()
+    mend(shop, _2="b@x")
+    release(shop)
+    assert shop.aside() == []
+    shop.project.undo(shop.project.store.runs(1)[0].run_id, platform=shop.platform)
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x")], [(2, "b@x")])
+    release(shop)
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (2, "b@x")], [])
+
+
+def test_what_cannot_be_released_one_by_one(tmp_path: Path, platform: Any) -> None:
+    shop = Shop(tmp_path, platform, [check(GOOD_EMAIL)], mode="overwrite", keys=None)
+    shop.source((1, "a@x"), (2, "bad"))
+    shop.run()
+    with pytest.raises(StrandlineError) as refused:
+        release(shop)
+    assert "overwrite" in refused.value.message
