@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 from strandline.engine.base import Platform
 from strandline.engine.local.workspace import LocalPlatform
+from strandline.engine.memory import MemoryPlatform
+from strandline.lake import register
+from strandline.testing.memory_format import MEMORY
 from strandline.testing.projects import make_project
 
 ENGINES = ["pandas", pytest.param("spark", marks=pytest.mark.spark)]
@@ -46,6 +49,13 @@ def platform(engine_name: str, request: pytest.FixtureRequest) -> Platform:
 @pytest.fixture(scope="session")
 def pandas_platform() -> Platform:
     return LocalPlatform()
+
+
+@pytest.fixture(scope="session")
+def memory_platform() -> Platform:
+    """Tables in memory: for what a feature means, whatever its tables are kept in."""
+    register(MEMORY)
+    return MemoryPlatform()
 
 
 @pytest.fixture(scope="session")

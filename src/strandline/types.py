@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns in order; names compare case-insensitively and may not differ by case alone."""
+    """Columns in order; names are not empty, compare case-insensitively and may not differ by case alone."""
 
     columns: tuple[Column, ...]
 
@@ -37,7 +37,12 @@ class Schema:
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
-        for c in self.columns:
+        for number, c in enumerate(self.columns, 1):
+            if not c.name:
+                raise TableError(
+                    f"column {number} has no name",
+                    hint="give it a name at the source, or with a query:",
+                )
             if c.fold in seen:
                 raise TableError(
                     f"two columns differ only in case or not at all: `{seen[c.fold]}` and `{c.name}`",
@@ -164,7 +169,6 @@ class TableState:
     metadata: frozenset[str] = (
         frozenset()
     )  # the columns that say where rows came from, marked as such; folded names
-    unfilled: bool = False  # has a runner added its delete flag, and not yet made it false in the rows there were?
 
     @property
     def system(self) -> tuple[str, ...]:

@@ -46,15 +46,11 @@ ELSEWHERE = {
 IN_RECOVERY = {"recover.before", "recover.after"}
 NUMBERED = [f"control.write#{n}" for n in (2, 3)]  # the first announces, the others log and record
 INSIDE = [p for p in POINTS if p not in ELSEWHERE] + NUMBERED
-KEY = ("running.after", "commit.before", "commit.after", "log.after", "put.before", "alter.fill")
+KEY = ("running.after", "commit.before", "commit.after", "log.after", "put.before")
 # between the two commits of a history, and while the next run folds what the first of them brought
-SECOND = [
-    f"{p}#2"
-    for p in ("commit.before", "commit.rows", "commit.after", "readback.after", "alter.fill")
-]
+SECOND = [f"{p}#2" for p in ("commit.before", "commit.rows", "commit.after", "readback.after")]
 FOLDING = (
     "notes.after",
-    "alter.before",
     "commit.before",
     "commit.after",
     "log.before",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import MemoryStore
+from tests.lab import MemoryStore
 
 from strandline.config.model import NodeConfig
 from strandline.control.ledger import Store

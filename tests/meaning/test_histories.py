@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.meaning.lab import for_all
+from tests.lab import for_all
 from tests.meaning.pasts import SILVER, Expected, Past, Shape, World, pasts, world
 
 from strandline.engine.base import Platform

@@ -7,14 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import for_all, lab
+from tests.lab import for_all, lab
 
 from strandline.engine.base import Platform
 from strandline.testing.events import Sequenced, by_sequence
 from strandline.testing.frames import assert_same
 from strandline.testing.oracle import Frame, Row, key_of, select
 
-EXAMPLES = {"pandas": 12, "spark": 1}
+EXAMPLES = {"memory": 12, "pandas": 12, "spark": 1}
 COLUMNS = [("k", "int"), ("v", "string"), ("w", "double"), ("op", "string"), ("n", "bigint")]
 HOW = Sequenced(["k"], "n", lambda row: row["op"] == "D")
 

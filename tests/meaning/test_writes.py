@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import Lab, for_all, lab
+from tests.lab import Lab, for_all, lab
 from tests.meaning.tables import Case, cases
 
 from strandline.engine.base import Platform

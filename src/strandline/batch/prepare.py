@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from strandline.batch import business_time, compare, follow, read, target_filter
-from strandline.batch.checks import check_required
+from strandline.batch.checks import check_required, checked_rewrite
 from strandline.batch.compare import Landing, Outcome, Quarantine, Transformed
 from strandline.batch.missed import with_missed
 from strandline.batch.notes import change_rows, evidence, sample_deletes
@@ -29,7 +29,7 @@ from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals, after, measures
 from strandline.strategy.verdict import Verdict
-from strandline.types import Column, Counts, Table, TableState, Token
+from strandline.types import Counts, Table, TableState, Token
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
 """Ways of finding deletes that do not look at every row of the table."""
@@ -43,8 +43,6 @@ class Ready:
     coverage: Coverage
     rows_read: Callable[[], int | None]
     versions: Mapping[str, int]
-    added: Sequence[Column] = ()
-    system: Mapping[str, Column] = field(default_factory=dict)
     notes: Sequence[ChangeRow] = ()
     warnings: Sequence[str] = ()
     duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
@@ -120,6 +118,7 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         outcome = with_missed(job, engine, _still_held(job, _judged(job, engine, state)))
         said = (*job.past.said, *outcome.slice.said, *outcome.said)
         outcome = replace(outcome, warnings=(*said, *outcome.warnings))
+        outcome = _evolved(job, engine, state, outcome)
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
         if named := target_filter.fault(job, engine, state, e):
@@ -127,6 +126,18 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
         raise
     point("judged", job.node.name)
     return outcome
+
+
+def _evolved(job: Job, engine: Engine, state: TableState | None, outcome: Outcome) -> Outcome:
+    """The outcome with what becomes of the table's columns, in the commit of its rows."""
+    changes = replace(outcome.changes, evolves=compare.evolution(outcome.made, state))
+    if state is not None and compare.writes_anew(engine, job.target, changes):
+        changes = checked_rewrite(job, state, changes)
+    for told in outcome.made.fit.warnings:
+        log.warning("%s: %s", job.node.name, told)
+    return replace(
+        outcome, changes=changes, warnings=(*outcome.made.fit.warnings, *outcome.warnings)
+    )
 
 
 def _still_held(job: Job, outcome: Outcome) -> Outcome:
@@ -227,8 +238,6 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         _coverage(job, outcome),
         lambda: outcome.slice.rows_read,
         outcome.slice.versions,
-        outcome.made.fit.added,
-        outcome.made.system,
         change_rows(job, engine, outcome, token),
         outcome.warnings,
         lambda: compare.duplicate_keys(engine, outcome.rows, keys),
@@ -284,6 +293,6 @@ def plan_node(
         sample_deletes=sample_deletes(engine, outcome),
         reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,
     )
-    rows = engine.query(after(changes, compare.target_rows(job, engine, state)))
+    rows = engine.query(after(changes, outcome.made.target))
     ready = readied(job, engine, replace(outcome, changes=changes))
     return result, Planned(rows, changes.roles, Feed(job.batch, ready.coverage)), ready

@@ -116,10 +116,10 @@ def _landing(
     come, go = (int(staged.measures[n] or 0) for n in verbs)
     if not come and not go:
         return None
-    changes = shelf.change_set(staged.relation, columns, Counts(inserted=come, updated=go))
-    known = have.state.schema if have else Schema(())
-    added = tuple(c for c in columns if c.name not in known) if have else ()
-    return Landing(job.quarantine, have.state if have else None, changes, added)
+    known = have.state.schema if have else None
+    counts = Counts(inserted=come, updated=go)
+    changes = shelf.change_set(staged.relation, columns, counts, known)
+    return Landing(job.quarantine, have.state if have else None, changes)
 
 
 def _come(

@@ -65,7 +65,7 @@ def show(  # noqa: PLR0913, PLR0917 – one argument for each option
     with Talk(json, quiet, debug).guard() as talk:
         from strandline.report.rows import Asked
 
-        found = talk.load(project_dir, engine or "pandas").show(
+        found = talk.load(project_dir, engine or "local").show(
             name, Asked(where, limit, deleted, at)
         )
         _print(talk, found, csv=csv)
@@ -76,7 +76,9 @@ def show(  # noqa: PLR0913, PLR0917 – one argument for each option
 
 
 def holds(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Only those of this run.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Only those of this run.")
+    ] = None,
     project_dir: ProjectDir = HERE,
     node: NodeOption = None,
     csv: Csv = False,
@@ -86,7 +88,7 @@ def holds(
 ) -> int:
     """Show the deletes that wait for a person: each key with its row, why, and since when."""
     with Talk(json, quiet, debug).guard() as talk:
-        found = talk.load(project_dir, "pandas").held_rows(run, node)
+        found = talk.load(project_dir, "local").held_rows(run, node)
         flat = [
             {
                 "node": h.node,
@@ -123,7 +125,7 @@ def list_(
 ) -> int:
     """List the rows in quarantine, with their reasons."""
     with Talk(json, quiet, debug).guard() as talk:
-        found = talk.load(project_dir, "pandas").quarantined(node)
+        found = talk.load(project_dir, "local").quarantined(node)
         if csv and len(found) > 1:
             raise UsageError(
                 "--csv: the rows of several nodes have other columns", hint="name one node"
@@ -222,6 +224,7 @@ def only_node(project: StrandlineProject, name: str | None) -> str | None:
     """A node that an option names; an error when there is none of that name."""
     if name is not None and name not in project.graph.order:
         raise UsageError(
-            f"--node: nothing is called `{name}`", hint=f"there are: {', '.join(project.graph.order)}"
+            f"--node: nothing is called `{name}`",
+            hint=f"there are: {', '.join(project.graph.order)}",
         )
     return name

@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from strandline.config.base import Count, Model, Number, Text, repeated, sql_text
+from strandline.config.base import Count, EngineName, Model, Number, Text, repeated, sql_text
 from strandline.config.connections import Connection
 from strandline.config.deletes import DeletesConfig
 from strandline.config.increments import SettingsConfig
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import parse_select
 from strandline.config.reads import ReadConfig, SourceConfig
-from strandline.config.writes import WriteConfig
+from strandline.config.writes import Evolution, WriteConfig
 
 PROJECT_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
 NODE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
@@ -102,7 +102,13 @@ class NodeConfig(Model):
     transform: TransformConfig | None = None
     transformation_sql: Annotated[str, sql_text(parse_select)] | None = None
     write: WriteConfig
+    schema_evolution: Evolution = "add"
     change_log: Literal["deletes", "all", "none"] = "deletes"
+
+    @property
+    def evolution(self) -> Evolution:
+        """What may become of the target's columns: the target says, else the node."""
+        return self.write.schema_evolution or self.schema_evolution
 
     def reads(self) -> list[tuple[Loc, ReadConfig]]:
         """All it reads, each with its place in the node."""
@@ -213,7 +219,7 @@ class ProjectConfig(Model):
 
     ```yaml
     project: shop
-    engine: pandas
+    engine: local
     vars: {country: CH}
     include: [nodes/*.yaml]
     connections:
@@ -224,7 +230,7 @@ class ProjectConfig(Model):
     """
 
     project: Annotated[str, StringConstraints(pattern=PROJECT_NAME)]
-    engine: Literal["spark", "pandas"] = "spark"
+    engine: EngineName = "spark"
     spark: SparkConfig = Field(default_factory=SparkConfig)
     connections: dict[str, Connection] = Field(default_factory=dict)
     control: ControlConfig | None = None

@@ -174,7 +174,19 @@ def locate(project: Project, connection_name: str, name: str) -> str:
 
 def folder_given(told: str) -> str | None:
     """The folder that `STRANDLINE_ETL_SCHEMA` gives; None for a plain name, which is a schema of the Spark catalog."""
-    return os.path.abspath(Path(told).expanduser()) if "/" in told or told.startswith("~") else None  # noqa: PTH100
+    if _REMOTE.match(told):
+        raise PlaceError(
+            f"`{told}` is not a folder of this machine, and control tables cannot be in an object store yet: "
+            "give the path of a folder"
+        )
+    if "/" not in told and not told.startswith("~"):
+        return None
+    folder = os.path.abspath(Path(told).expanduser())  # noqa: PTH100
+    if odd := _ODD.search(folder):
+        raise PlaceError(
+            f"`{_shown(folder)}` holds `{_shown(odd[0])}`, which tables take for something else"
+        )
+    return folder
 
 
 def control_location(

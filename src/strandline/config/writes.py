@@ -55,6 +55,9 @@ def instant(value: datetime | date | str) -> datetime:
     return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
+Evolution = Literal["add", "strict", "off"]
+
+
 def _flag_or_columns(value: object) -> str:
     return "columns" if isinstance(value, dict | WriteMetadataConfig) else "flag"
 
@@ -119,6 +122,8 @@ class WriteConfig(Model):
         Discriminator(_flag_or_columns),
     ] = False
     row_hash: bool = True
+    schema_evolution: Evolution | None = None
+    relax_not_null: bool = False
     delete_strategy: Literal["soft", "hard", "ignore"] | None = None
     delete_when: Annotated[str, sql_text(check_row)] | None = None
     sequence_by: Text | None = None

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from strandline.sql.values import Value
 from strandline.strategy.changes import ChangeSet
+from strandline.strategy.evolution import Limits
 from strandline.types import Commit, Table, TableState, Token
 
 Key = Mapping[str, Value | float | bytes | None]
@@ -21,6 +22,7 @@ class TableFormat(Protocol):
     """One table format. It never evaluates a query: that is an engine's work."""
 
     name: str
+    limits: Limits  # what its tables can hold and change
 
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         """The table as it is, with the newest commit under `app_id`; None when there is no table."""

@@ -172,7 +172,7 @@ def _control(project: Project) -> str:
         else ""
     )
     return (
-        f"{len({r.node for r in rows})} nodes recorded{note}"
+        f"{plural(len({r.node for r in rows}), 'node')} recorded{note}"
         if rows
         else "none yet: made by the first run"
     )

@@ -75,7 +75,11 @@ def place_of(jobs: Sequence[Job], name: str) -> tuple[Table, Job | None]:
             return job.target, job
     connection, dot, rest = name.partition(".")
     project = jobs[0].project if jobs else None
-    if project and dot and getattr(project.config.connections.get(connection), "type", "") == "lake":
+    if (
+        project
+        and dot
+        and getattr(project.config.connections.get(connection), "type", "") == "lake"
+    ):
         return table_of(project, connection, rest), None
     known = [n for job in jobs for n in (job.node.name, job.target.label)]
     raise UsageError(
@@ -212,9 +216,7 @@ def _since(changes: Sequence[ChangeRow]) -> dict[tuple[str, str], datetime]:
     return found
 
 
-def _by_hash(
-    job: Job, engine: Engine, held: Sequence[ChangeRow]
-) -> dict[str, dict[str, Any]]:
+def _by_hash(job: Job, engine: Engine, held: Sequence[ChangeRow]) -> dict[str, dict[str, Any]]:
     """The living rows of these keys, by the hash under which keys are noted."""
     state = describe(job.target)
     if state is None or not held:

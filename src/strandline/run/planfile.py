@@ -23,6 +23,7 @@ from strandline.engine.staging import scratch
 from strandline.errors import StalePlan, UsageError
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals
+from strandline.strategy.evolution import change_from_json, change_to_json
 from strandline.strategy.quarantine import Standing
 from strandline.strategy.verdict import Verdict
 from strandline.types import Column, Counts, Relation, Schema, Table, TableState
@@ -178,8 +179,6 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "coverage": ready.coverage.as_dict(),
         "rows_read": ready.rows_read(),
         "versions": dict(ready.versions),
-        "added": _columns(ready.added),
-        "system": {role: [c.name, c.type] for role, c in ready.system.items()},
         "notes": [asdict(n) for n in ready.notes],
         "warnings": list(ready.warnings),
         "changes": _changes_as_json(changes),
@@ -200,6 +199,7 @@ def _changes_as_json(changes: ChangeSet) -> dict[str, Any]:
         "counts": asdict(changes.counts) if changes.counts else None,
         "hard": changes.hard,
         "drops": changes.drops,
+        "evolves": [change_to_json(c) for c in changes.evolves],
     }
 
 
@@ -208,7 +208,6 @@ def _events_as_json(events: Landing) -> dict[str, Any]:
         "table": [events.table.label, events.table.location],
         "state": [events.state.table_id, events.state.version] if events.state else None,
         "changes": _changes_as_json(events.changes),
-        "added": _columns(events.added),
     }
 
 
@@ -247,12 +246,13 @@ def _changes_from_json(facts: Mapping[str, Any]) -> ChangeSet:
         Counts(**facts["counts"]) if facts["counts"] else None,
         hard=facts["hard"],
         drops=facts["drops"],
+        evolves=tuple(change_from_json(c) for c in facts["evolves"]),
     )
 
 
 def _events_from_json(facts: Mapping[str, Any]) -> Landing:
-    changes, added = _changes_from_json(facts["changes"]), tuple(_schema(facts["added"]))
-    return Landing(Table(*facts["table"]), _state(facts["state"]), changes, added)
+    changes = _changes_from_json(facts["changes"])
+    return Landing(Table(*facts["table"]), _state(facts["state"]), changes)
 
 
 def _state(facts: Sequence[Any] | None) -> TableState | None:
@@ -266,8 +266,6 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
         Coverage.from_dict(facts["coverage"]),
         lambda: read,
         facts["versions"],
-        tuple(_schema(facts["added"])),
-        {role: Column(*pair) for role, pair in facts["system"].items()},
         [ChangeRow(**{**n, "at": datetime.fromisoformat(n["at"])}) for n in facts["notes"]],
         facts["warnings"],
         events=_events_from_json(facts["events"]) if facts["events"] else None,

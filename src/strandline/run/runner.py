@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strandline.batch import business_time, read, restore
+from strandline.batch.compare import evolution
 from strandline.batch.prepare import Entry, Ready, plan_node, prepare, readied
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control import fence, ledger
@@ -433,7 +434,10 @@ class Runner(Recorder):
             outcome = business_time.unfolded(job, engine, commit.batch, landed.state)
             made, versions = outcome.made, versions_of(job, coverage)
             ready = Ready(
-                outcome.changes, coverage, lambda: None, versions, made.fit.added, made.system
+                replace(outcome.changes, evolves=evolution(made, landed.state)),
+                coverage,
+                lambda: None,
+                versions,
             )
         note = f"finished the record of batch {commit.batch}, {fence.LANDED}"
         ready = replace(ready, warnings=(note,), recovery=note)

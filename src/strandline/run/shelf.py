@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from strandline.batch.compare import Landing, Quarantine
+from strandline.batch.compare import Quarantine
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import Batch
 from strandline.engine.base import Engine, LakeSource
@@ -46,18 +46,20 @@ class Shelf:
         changes = aside.landing.changes
         at = lit(self.job.clock.now)
         tree = rules.stamped(changes, token.node, token.run_id, self.this.batch_id, at)
-        self._grow(aside.landing)
         changes = replace(changes, additions=self.engine.query(tree))
-        version = self._commit(changes)
+        version = self._commit(changes) if not changes.evolves else self._in_two(changes)
         point("quarantine.after", token.node)
         return version
 
-    def _grow(self, landing: Landing) -> None:
-        """Add the columns that new rows bring."""
-        there = describe(landing.table)
-        added = [c for c in landing.added if there and c.name not in there.schema]
-        if added:
-            self.engine.alter(landing.table, added, {})
+    def _in_two(self, changes: ChangeSet) -> int | None:
+        """New columns come with the rows that enter, in a commit that only adds; the rows that leave come after it."""
+        version, counts = None, changes.counts or Counts()
+        if counts.inserted:
+            version = self._commit(_only(self.engine, changes, "insert", changes.columns))
+        there = describe(self.job.quarantine)
+        if counts.updated and there is not None:
+            version = self._commit(_only(self.engine, changes, "update", there.schema))
+        return version
 
     def _forget(self) -> None:
         """Take back what this run had written here before it tried again."""
@@ -131,3 +133,18 @@ class Shelf:
                 if attempt == _TRIES:
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+
+def _only(engine: Engine, changes: ChangeSet, verb: str, columns: Schema) -> ChangeSet:
+    """The rows of a change set with one verb, in some of its columns."""
+    rows = changes.additions
+    tree = select(*map(col, columns.names), col(ACTION)).from_(table(rows.name))
+    counts = changes.counts or Counts()
+    inserts = verb == "insert"
+    return replace(
+        changes,
+        additions=engine.query(tree.where(eq(col(ACTION), lit(verb)))),
+        columns=columns,
+        counts=Counts(inserted=counts.inserted) if inserts else Counts(updated=counts.updated),
+        evolves=changes.evolves if inserts else (),
+    )

@@ -258,7 +258,7 @@ def _ready(
     if taking.events is not None and job.events is not None:
         assert written is not None, "and its events are there"
         events = Landing(
-            job.events, written, restore.without(job.events, engine, written, taking.events[1]), ()
+            job.events, written, restore.without(job.events, engine, written, taking.events[1])
         )
     ready = taken_back(job, engine, state, taking.coverage)
     told = [f"took back batch {row.batch} of run {row.run_id}" for row in taking.batches]

@@ -24,6 +24,7 @@ from strandline.sql.expr import call, case, cast, concat, data_type, eq, is_null
 from strandline.sql.names import AGGREGATE_NAMES, CALLED_NAMES
 from strandline.sql.spoken import remember
 
+_BY_NAME = "strandline_by_name"
 _FAULT, _FIELD, _END = "strandline!", "␟", "␞"
 
 
@@ -61,6 +62,8 @@ class AnsiSpark(Spark):
 
     class Generator(SparkGenerator):
         def anonymous_sql(self, expression: exp.Anonymous) -> str:
+            if expression.name == _BY_NAME:
+                return self.sql(expression.expressions[1])
             return _own_function(self, expression, _SPARK_OWN) or super().anonymous_sql(expression)
 
 
@@ -83,6 +86,8 @@ class SparkOnDuck(DuckDB):
             return f"(CASE WHEN {right} = 0 THEN {zero} ELSE {left} {sign} {right} END)"
 
         def anonymous_sql(self, expression: exp.Anonymous) -> str:
+            if expression.name == _BY_NAME:
+                return self.sql(expression.expressions[0])
             return _own_function(self, expression, _DUCK_OWN) or super().anonymous_sql(expression)
 
         def trim_sql(self, expression: exp.Trim) -> str:
@@ -225,6 +230,11 @@ def render(tree: exp.Expr, dialect: str) -> str:
     """The text of a tree for one engine: `spark` or `duckdb`."""
     text: str = tree.sql(dialect=DIALECTS[dialect])
     return text
+
+
+def by_name(cast_: exp.Expr, rebuilt: exp.Expr) -> exp.Expr:
+    """A cast of nested values, field by name. DuckDB's cast does so; Spark's goes by position, so it gets `rebuilt`."""
+    return exp.Anonymous(this=_BY_NAME, expressions=[cast_, rebuilt])
 
 
 # --- faults: errors raised by our own SQL, in the same words on both engines -------------------------------

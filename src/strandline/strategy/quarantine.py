@@ -37,7 +37,8 @@ from strandline.sql.expr import (
 )
 from strandline.sql.portable import family
 from strandline.strategy.changes import ACTION, METADATA, ChangeSet, Removals
-from strandline.strategy.fit import VOID, holds
+from strandline.strategy.evolution import AddColumn
+from strandline.strategy.widening import VOID
 from strandline.types import Column, Counts, Relation, Schema
 
 ID, REASONS, NODE, STEP = "_quarantine_id", "_reasons", "_node", "_step"
@@ -91,7 +92,7 @@ class Layout:
         plain = _UNFIT.sub("_", column.name)
         for name in (plain, f"{plain}__{re.sub(r'[^a-z0-9]+', '_', column.type).strip('_')}"):
             have = self.columns.setdefault(name.casefold(), Column(name, column.type))
-            if holds(have.type, column.type):
+            if have.type == column.type:
                 return have
         raise AssertionError("a name with its type holds that type")
 
@@ -259,10 +260,15 @@ def removing(rows: Relation, columns: Schema, which: exp.Expr) -> exp.Select:
     return select(*values, named(lit("delete"), ACTION)).from_(table(rows.name)).where(which)
 
 
-def change_set(additions: Relation, columns: Schema, counts: Counts) -> ChangeSet:
-    """What a batch, or a removal, changes in the table."""
+def change_set(
+    additions: Relation, columns: Schema, counts: Counts, known: Schema | None = None
+) -> ChangeSet:
+    """What a batch, or a removal, changes in the table; `known` are the columns that it has."""
+    new = tuple(AddColumn(c) for c in columns if known is not None and c.name not in known)
     whole = columns.plus(*OURS)
-    return ChangeSet(additions, whole, Removals.REPLACED, (ID,), (), {}, counts, hard=True)
+    return ChangeSet(
+        additions, whole, Removals.REPLACED, (ID,), (), {}, counts, hard=True, evolves=new
+    )
 
 
 # --- rows as they were -------------------------------------------------------------------------------------

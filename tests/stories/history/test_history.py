@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.meaning.lab import lab
+from tests.lab import lab
 
 from strandline.engine.base import Platform
 from strandline.errors import StalePlan, TableError, TransformError

@@ -164,18 +164,6 @@ def test_files_with_a_column_of_that_name_are_refused(tmp_path, platform, name, 
         project.run(platform=platform, check=True)
 
 
-def test_tables_from_before_there_were_marks_get_them(local):
-    local.run()
-    for table in ("bronze", "silver", "gold"):
-        delta = DeltaTable(str(local.folder / "lake" / table))
-        for name in ALL:
-            delta.alter.set_column_metadata(name, {"strandline.metadata": ""})
-        assert not local.state(table).metadata
-    local.sql("UPDATE t SET v = 'b' WHERE id = 2")
-    assert local.run() == {"bronze": (2, 0), "silver": (0, 1), "gold": (0, 1)}
-    assert [local.state(t).metadata for t in ("bronze", "silver", "gold")] == [ALL] * 3
-
-
 def test_a_table_of_somebody_else_keeps_its_own_column(tmp_path, pandas_platform):
     shop = Shop(tmp_path, pandas_platform)
     shop.sql("CREATE TABLE t (id INTEGER, v TEXT)")

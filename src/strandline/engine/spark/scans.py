@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from functools import reduce
+from pathlib import Path
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -92,6 +94,11 @@ def files(session: SparkSession, source: FileSource) -> Counted:
     return reader(session, source)
 
 
+def _paths(paths: Iterable[Path]) -> list[str]:
+    """The files as Spark takes them; a name such as `report[1].csv` is no pattern."""
+    return [re.sub(r"([\\*?\[\]{}])", r"\\\1", str(path)) for path in paths]
+
+
 def _csv(session: SparkSession, source: FileSource) -> Counted:
     """Each group of files with one header is read by it; the groups are stacked by column name."""
     groups = file_sources.csv_groups(source)
@@ -116,7 +123,7 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
             .option("emptyValue", "")
             .option("maxCharsPerColumn", -1)
             .option("encoding", "UTF-8")
-            .csv([str(p) for p in group.files])
+            .csv(_paths(group.files))
         )
         here = {c.casefold() for c in group.columns}
         values = []
@@ -139,7 +146,7 @@ def _null_if(text: exp.Expr, null_value: str | None) -> exp.Expr:
 def _json(session: SparkSession, source: FileSource) -> Counted:
     reader, paths = (
         session.read.option("mode", "FAILFAST"),
-        [str(p) for p in file_sources.find(source)],
+        _paths(file_sources.find(source)),
     )
     if source.schema:
         reader = reader.schema(", ".join(f"`{_tick(n)}` {t}" for n, t in source.schema.items()))
@@ -163,7 +170,7 @@ def _parquet(session: SparkSession, source: FileSource) -> Counted:
     """How many rows there are, the files' footers know."""
     paths = file_sources.find(source)
     untyped = untyped_parquet(source, paths)
-    frame = session.read.option("mergeSchema", "true").parquet(*(str(p) for p in paths))
+    frame = session.read.option("mergeSchema", "true").parquet(*_paths(paths))
     frame = frame.select(*_columns(frame, untyped), *_file_column(source))
     return frame, lambda: sum(pq.read_metadata(p).num_rows for p in paths)
 

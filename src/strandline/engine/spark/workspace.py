@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class SparkWorkspace:
     """One node's Spark session."""
 
     dialect = "spark"
+    merges_columns = True
 
     def __init__(self, session: SparkSession, staging: Path, prefix: str = "_v") -> None:
         self.session = session
@@ -110,10 +111,6 @@ class SparkWorkspace:
                     hint="return the frame at the end of the function",
                 )
             return self.relation(result)
-
-    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-        with translated(table.label, self.files):
-            delta.add_columns(self.session, table, add, system)
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]

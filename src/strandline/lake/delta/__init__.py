@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.lake.base import Key
 from strandline.lake.delta import feed, log, past
+from strandline.lake.delta.limits import DELTA_LIMITS
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Commit, Table, TableState, Token
 
@@ -15,6 +16,7 @@ class DeltaFormat:
     """The Delta format; its metadata is read in process, beside Spark too."""
 
     name = "delta"
+    limits = DELTA_LIMITS
 
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         return log.describe(table, app_id)

@@ -35,8 +35,8 @@ def _commit(table: Table, entry: dict[str, Any]) -> Commit:
         at=datetime.fromtimestamp(int(entry.get("timestamp", 0)) / 1000, UTC),
         operation=operation,
         restores=_restored(table, version, parameters) if operation == "RESTORE" else None,
-        replaces=_replaces(operation, parameters),
-        moves_rows=not (record.get("alter") or operation.startswith(log.HARMLESS)),
+        replaces=_replaces(operation, parameters) and not record.get("rewrites"),
+        moves_rows=not operation.startswith(log.HARMLESS),
         metrics=entry.get("operationMetrics") or {},
     )
 

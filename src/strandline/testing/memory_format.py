@@ -1,0 +1,101 @@
+"""A table format in memory: every version is a whole Arrow table. It shows how small a table format can be.
+
+Its versions are opaque: a later one is neither the next number nor a higher one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any, get_args
+
+import pyarrow as pa
+
+from strandline.errors import CommitConflict
+from strandline.lake.base import Key
+from strandline.lake.delta.limits import DELTA_LIMITS
+from strandline.strategy.evolution import SchemaChange
+from strandline.testing.oracle import same
+from strandline.types import Commit, Table, TableState
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One version of a table."""
+
+    state: TableState
+    commit: Commit
+    rows: pa.Table
+
+
+class MemoryFormat:
+    """Tables by their locations, each with all its versions, the newest last."""
+
+    name = "memory"
+    limits = replace(DELTA_LIMITS, title="memory", carried=frozenset(get_args(SchemaChange)))
+
+    def __init__(self) -> None:
+        self.tables: dict[str, list[Kept]] = {}
+        self._lock, self._numbers = Lock(), itertools.count(1)
+
+    def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
+        kept = self.tables.get(table.location)
+        own = (c for c in self.history(table) if app_id is not None and c.app_id == app_id)
+        return replace(kept[-1].state, commit=next(own, None)) if kept else None
+
+    def at(self, table: Table, version: int) -> TableState | None:
+        kept = self.tables.get(table.location, [])
+        return next((k.state for k in kept if k.state.version == version), None)
+
+    def unreadable(self, table: Table, version: int) -> str | None:
+        return None if self.at(table, version) else f"there is no version {version}"
+
+    def history(self, table: Table) -> Iterator[Commit]:
+        return (kept.commit for kept in reversed(self.tables.get(table.location, [])))
+
+    def moved(self, table: Table, after: int, upto: int) -> bool:
+        return any(c.moves_rows for c in self.between(table, after, upto))
+
+    def gap(self, table: Table, after: int, upto: int, **_: object) -> str | None:  # noqa: ARG002
+        return None if after < 0 else self.unreadable(table, after)
+
+    def keep_feed(self, table: Table) -> None:
+        """All versions are kept, and so is what changed between them."""
+
+    def overlooked(self, *_: object, **__: object) -> None:
+        """Nothing: a commit lands on the version that it was made for."""
+
+    def rows_at(self, table: Table, version: int, key: Key) -> list[dict[str, Any]] | None:
+        rows = self.rows(table, version).to_pylist()
+        return [row for row in rows if all(same(row.get(n), v) for n, v in key.items())]
+
+    # --- what an engine in memory reads and writes ---------------------------------------------------------
+
+    def rows(self, table: Table, version: int) -> pa.Table:
+        """All rows of a version."""
+        return next(k.rows for k in self.tables[table.location] if k.state.version == version)
+
+    def between(self, table: Table, after: int, upto: int) -> list[Commit]:
+        """The commits after a version up to another, the oldest first."""
+        known = itertools.dropwhile(lambda c: c.version != upto, self.history(table))
+        return list(itertools.takewhile(lambda c: c.version != after, known))[::-1]
+
+    def commit(self, table: Table, made: TableState, rows: pa.Table, note: Commit) -> int:
+        """Put a version on exactly the version that `note` names as its parent; returns the new version."""
+        with self._lock:
+            kept = self.tables.setdefault(table.location, [])
+            if (kept[-1].state.version if kept else None) != note.parent:
+                raise CommitConflict(f"{table.label}: it is no longer at version {note.parent}")
+            version = next(self._numbers) * 2_654_435_761 % 2**32
+            record = json.loads(json.dumps(note.record, default=str))
+            commit = replace(note, version=version, record=record, at=datetime.now(UTC))
+            kept.append(Kept(replace(made, version=version, commit=None), commit, rows))
+        return version
+
+
+MEMORY = MemoryFormat()
+"""The tables in the memory of this process."""
