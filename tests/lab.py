@@ -187,7 +187,7 @@ class Lab:
 
     def quarantine(self) -> Frame:
         """The rows that checks have put aside."""
-        return read_table(self.folder / "lake" / "t__quarantine")
+        return self.table("t__quarantine")
 
 
 @contextmanager

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from strandline.control.store import DeltaStore
     from strandline.control.undo import Taking
     from strandline.report.explain import Story
+    from strandline.report.rows import Asked, HeldRow, Rows
     from strandline.run.decide import Held
     from strandline.run.halfway import HalfUndone
 
@@ -373,6 +374,55 @@ class StrandlineProject:
     def holds(self) -> dict[str, list[ChangeRow]]:
         """The held deletes that nobody has decided on yet, by the node that writes their table."""
         return self._held.by_node()
+
+    def held_rows(self, run: str | None = None, node: str | None = None) -> list[HeldRow]:
+        """The held deletes, each with its row as it is now, its evidence, and since when it is held."""
+        from strandline.report.rows import held_rows, run_named
+
+        run_id = run_named(self.store, run) if run is not None else None
+        found: list[HeldRow] = []
+        changes, known = self.store.changes(), self.holds()
+        if node is not None:
+            self._node(node)
+        with self._platform(None) as platform:
+            for job in self._jobs():
+                rows = [h for h in known.get(job.node.name, []) if run_id in (None, h.run_id)]
+                if rows and node in (None, job.node.name):
+                    with platform.workspace("holds") as engine:
+                        found += held_rows(job, engine, rows, changes)
+        return found
+
+    def show(self, name: str, asked: Asked) -> Rows:
+        """Rows of a node's table, or of another table of a lake."""
+        from strandline.report.rows import table_rows
+
+        with self._platform(None) as platform, platform.workspace("show") as engine:
+            return table_rows(self._jobs(), engine, self.store, name, asked)
+
+    def quarantined(self, node: str | None = None) -> dict[str, Rows]:
+        """The rows that checks have put aside, by node."""
+        from strandline.report.rows import quarantined_rows
+
+        jobs = [j for j in self._jobs() if node in (None, j.node.name)]
+        if node is not None:
+            self._node(node)
+        found = {}
+        with self._platform(None) as platform:
+            for job in jobs:
+                with platform.workspace("quarantine") as engine:
+                    rows = quarantined_rows(job, engine, self.store)
+                if rows is not None:
+                    found[job.node.name] = rows
+        return found
+
+    def release(
+        self, node: str, keys: Sequence[Mapping[str, str | None]] | None = None, **how: Any
+    ) -> RunResult:
+        """Put rows in quarantine through their node again, all of them or those with some keys: a run of its own."""
+        self._node(node)
+        return self.run(
+            exactly=[node], release=Release(tuple(keys) if keys is not None else None), **how
+        )
 
     @property
     def _held(self) -> Held:

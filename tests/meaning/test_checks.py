@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import for_all, lab
+from tests.lab import for_all, lab
 from tests.meaning.tables import tables
 
 from strandline.engine.base import Platform

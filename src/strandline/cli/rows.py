@@ -17,7 +17,6 @@ from strandline.errors import UsageError
 from strandline.words import agree, plural
 
 if TYPE_CHECKING:
-    from strandline.project import StrandlineProject
     from strandline.report.rows import Rows
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print the rows to stdout as CSV.")]
@@ -218,13 +217,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat(" ") if hasattr(value, "hour") else str(value)
-
-
-def only_node(project: StrandlineProject, name: str | None) -> str | None:
-    """A node that an option names; an error when there is none of that name."""
-    if name is not None and name not in project.graph.order:
-        raise UsageError(
-            f"--node: nothing is called `{name}`",
-            hint=f"there are: {', '.join(project.graph.order)}",
-        )
-    return name

@@ -19,9 +19,9 @@ from strandline.lake import commits, describe
 from strandline.plan.inputs import table_of
 from strandline.plan.job import Job
 from strandline.sql.expr import col, one_of, rows_of, select, table
-from strandline.sql.hash import key_hash
 from strandline.strategy import quarantine as shelf
 from strandline.strategy.changes import living
+from strandline.strategy.question import key_hash_of
 from strandline.transform.registry import EngineContext
 from strandline.types import Column, Relation, Schema, Table, TableState
 
@@ -242,7 +242,7 @@ def _keys(state: TableState, held: ChangeRow) -> list[Column] | None:
 def _of_keys(
     rows: Relation, shown: Schema, keys: Sequence[Column], state: TableState, wanted: Sequence[str]
 ) -> exp.Select:
-    hash_ = key_hash(keys, where="holds")
+    hash_ = key_hash_of(keys)
     values = [exp.Alias(this=hash_, alias=exp.to_identifier("_h", quoted=True))]
     tree = select(*values, *(col(n) for n in shown.names)).from_(table(rows.name))
     return tree.where(living(state.roles)).where(one_of(hash_.copy(), wanted))
