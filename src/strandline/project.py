@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from strandline.control.undo import Taking
     from strandline.report.explain import Story
     from strandline.report.rows import Asked, HeldRow, Rows
-    from strandline.run.decide import Held
+    from strandline.run.decide import Choice, Held
     from strandline.run.halfway import HalfUndone
 
 
@@ -80,14 +80,15 @@ class StrandlineProject:
         exactly: Sequence[str] | None = None,
         first: bool = False,
         release: Release | None = None,
+        approved_keys: Mapping[str, frozenset[str]] | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
         `approved` names a run whose held deletes are applied, as far as their keys are still missing; by node, if
-        they differ. `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
-        instead of the project. `exactly` names nodes instead of `select`, and of several targets only those wanted.
-        `first` lets nodes with `on_first_run: error` load their first snapshot. With `release` no source is read: the
-        rows in quarantine go through their nodes again.
+        they differ; `approved_keys` limits them to some keys, by their hashes. `clock` is the one instant of the run;
+        `retry` says how faults that pass by themselves are met, instead of the project. `exactly` names nodes instead
+        of `select`, and of several targets only those wanted. `first` lets nodes with `on_first_run: error` load their
+        first snapshot. With `release` no source is read: the rows in quarantine go through their nodes again.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
@@ -98,7 +99,10 @@ class StrandlineProject:
         approvals = (
             dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
         )
-        checkpoint = self._checkpoint(runner.run_id, chosen, approved=approvals)
+        limited = dict(approved_keys or {})  # a retry would approve more than was asked for
+        checkpoint = self._checkpoint(
+            runner.run_id, chosen, approved={n: r for n, r in approvals.items() if n not in limited}
+        )
         loop = Loop(self.config, self.graph, observer or Observer(), checkpoint)
 
         def batch(job: Job) -> NodeResult:
@@ -110,7 +114,12 @@ class StrandlineProject:
                 self.config,
                 self._node(name),
                 at,
-                past=Past(approved=approvals.get(name), first=first, release=release),
+                past=Past(
+                    approved=approvals.get(name),
+                    approved_keys=limited.get(name),
+                    first=first,
+                    release=release,
+                ),
             )
             return tried(name, lambda: batch(job))
 
@@ -270,19 +279,39 @@ class StrandlineProject:
         return RunResult(runner.run_id, "failed" if bad else "success", results)
 
     def approve(
-        self, run_id: str, *, observer: Observer | None = None, check: bool = False, **how: Any
+        self,
+        run_id: str,
+        choice: Choice | None = None,
+        *,
+        downstream: bool = False,
+        observer: Observer | None = None,
+        check: bool = False,
+        **how: Any,
     ) -> RunResult:
         """Apply the deletes that a run held, as far as their keys are still missing: a run of its own.
 
+        `choice` limits them to a node or to keys; with `downstream` the nodes that depend on theirs run too.
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
         """
         held = self._held
-        holds = held.of_run(run_id)
+        every = held.of_run(run_id)
+        holds = choice.of(every, run_id) if choice else every
         refused = {n: error for n, rows in holds.items() if (error := held.unapprovable(n, rows))}
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
-        result = self.run(exactly=chosen, approved=run_id, observer=observer, check=check, **how)
+        keys = {
+            n: frozenset(h.key_hash for h in holds[n]) for n in chosen if _some(every, holds, n)
+        }
+        wanted = {*chosen, *(self.downstream(chosen) if downstream else ())}
+        result = self.run(
+            exactly=[n for n in self.graph.order if n in wanted],
+            approved=dict.fromkeys(chosen, run_id),
+            approved_keys=keys,
+            observer=observer,
+            check=check,
+            **how,
+        )
         if not refused:
             return result
         if check:
@@ -292,9 +321,16 @@ class StrandlineProject:
             (observer or Observer()).finished(node)
         return RunResult(result.run_id, "failed", [*result.nodes, *told])
 
-    def reject(self, run_id: str) -> RunResult:
+    def downstream(self, names: Iterable[str]) -> list[str]:
+        """The nodes that depend on some nodes, in the graph's order; not these themselves."""
+        names = set(names)
+        found = {n for name in names for n in self.graph.reach(name, up=False)} - names
+        return [n for n in self.graph.order if n in found]
+
+    def reject(self, run_id: str, choice: Choice | None = None) -> RunResult:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
         holds = self._held.of_run(run_id)
+        holds = choice.of(holds, run_id) if choice else holds
         clock, runner = _now(), self._runner()
         results = [
             runner.reject(Job(self.config, self._node(n), clock), rows) for n, rows in holds.items()
@@ -489,6 +525,13 @@ def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProj
     """Load a project from a folder or a file."""
     name = None if engine is None else str(engine_name(str(engine)))
     return StrandlineProject(load_project(path, name), engine=name)
+
+
+def _some(
+    every: Mapping[str, Sequence[ChangeRow]], chosen: Mapping[str, Sequence[ChangeRow]], name: str
+) -> bool:
+    """Are only some of a node's held deletes chosen?"""
+    return len(chosen[name]) < len(every[name])
 
 
 def _patterns(select: str | Iterable[str] | None) -> list[str]:

@@ -24,11 +24,14 @@ from strandline.plan.watermark import decided_by, in_the_future
 from strandline.sql import key_runs
 from strandline.sql.expr import (
     all_of,
+    case,
     col,
     count_where,
     is_null,
+    lit,
     named,
     negate,
+    one_of,
     rows_of,
     select,
     table,
@@ -189,15 +192,29 @@ def _absence(
     parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
     noted = past.memory.notes and past.notebook is not None
+    notes = open_notes(look.engine, past.notebook, look.job) if noted and past.notebook else None
     return Absence(
         evidence,
         seen=None if evidence.rows.name == look.rows.name else evidence.rows,
         scope=all_of(parts) if parts else None,
         among=among,
-        notes=open_notes(look.engine, past.notebook, look.job) if noted and past.notebook else None,
+        notes=_with_approved(look, notes) if notes else None,
         confirm=look.config.confirm_runs,
         fresh=fresh,
         approved=past.approved,
+    )
+
+
+def _with_approved(look: _Look, notes: Relation) -> Relation:
+    """The notes, of which only those with the approved keys are still called by their run."""
+    keys = look.job.past.approved_keys
+    if keys is None:
+        return notes
+    other = exp.DPipe(this=col("run_id"), expression=lit(" "), safe=False)
+    run = case((one_of(col("key_hash"), sorted(keys)), col("run_id")), default=other)
+    names = [n for n in notes.schema.names if n != "run_id"]
+    return look.engine.query(
+        select(*map(col, names), named(run, "run_id")).from_(table(notes.name))
     )
 
 

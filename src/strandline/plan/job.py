@@ -52,6 +52,7 @@ class Past:
     feed: Callable[[Table], Feed | None] = lambda _: None  # how a table was last fed
     notebook: Notebook | None = None
     approved: str | None = None  # the run whose held deletes a person has approved
+    approved_keys: frozenset[str] | None = None  # the hashes of those keys alone; None: all of them
     said: tuple[str, ...] = ()  # what there is to warn of: the table does not hold what they left
     ended: Callable[[], set[tuple[str, str]]] = set  # node and run of all batches that count
     release: Release | None = None  # the rows in quarantine that are put through the node again

@@ -295,6 +295,8 @@ class Runner(Recorder):
         batch = this.token.batch
         # after the records: somebody may have decided since, and whoever decides from here on takes this number
         still = open_holds(self.store.changes(), holds[0].run_id).get(holds[0].target_table, [])
+        chosen = {h.key_hash for h in holds}
+        still = [h for h in still if h.key_hash in chosen]
         if not still:
             raise Overtaken(
                 f"{job.node.name}: run {holds[0].run_id} holds no deletes any more: somebody decided on them "

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from strandline import failpoints
-from strandline.errors import ExpectationFailed, StrandlineError, UsageError
+from strandline.errors import ConfigError, ExpectationFailed, StrandlineError, UsageError
 from strandline.plan.job import Release
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
@@ -338,3 +338,101 @@ def test_what_cannot_be_released_one_by_one(tmp_path: Path, platform: Any) -> No
     with pytest.raises(StrandlineError) as refused:
         release(shop)
     assert "overwrite" in refused.value.message
+
+
+# --- other tables ------------------------------------------------------------------------------------------
+
+
+def test_each_value_exists_in_another_table(tmp_path: Path, platform: Any) -> None:
+    """The table of the parents is written first; its deleted rows do not count; a plan looks at it as it would be."""
+    parents, children = (
+        {
+            "name": name,
+            "read": {"connection": "files", "path": f"{name}.csv", "schema": {"id": "int"}},
+            "write": {"connection": "lake", "table": name, "mode": "upsert", "keys": ["id"]},
+        }
+        for name in ("zebras", "foals")
+    )
+    exists = {"check": "relationship", "column": "mother", "connection": "lake", "table": "zebras"}
+    checks = check({**exists, "field": "id", "severity": "quarantine"})
+    children["read"]["schema"] = {"id": "int", "mother": "int"}
+    children["transform"] = {"steps": [checks]}
+    detect = {"mode": "snapshot_diff", "keys": ["id"]}
+    parents["transform"] = {"steps": [{"operation": "detect_deletes", "params": detect}]}
+    project = make_project(tmp_path, [children, parents])
+    (tmp_path / "landing" / "zebras.csv").write_text("id\n1\n2\n")
+    (tmp_path / "landing" / "foals.csv").write_text("id,mother\n10,1\n11,7\n12,\n")
+    planned = {n.name: n for n in project.plan(platform=platform).nodes}
+    assert (planned["foals"].inserted, planned["foals"].quarantined) == (2, 1)
+    found = {n.name: n for n in project.run(platform=platform, check=True).nodes}
+    assert (found["foals"].inserted, found["foals"].quarantined) == (2, 1)
+    (tmp_path / "landing" / "zebras.csv").write_text("id\n1\n7\n")
+    project.run(platform=platform, check=True)
+    assert [r["id"] for r in read_table(tmp_path / "lake" / "foals").rows if r["id"] == 11] == [11]
+
+
+def test_a_feed_deletes_no_row_that_is_in_quarantine(tmp_path: Path, platform: Any) -> None:
+    """An update that is bad now is neither written nor a delete; a real delete is one."""
+    shop = Shop(tmp_path, platform, [])
+    shop.project = make_project(
+        tmp_path,
+        [
+            {
+                "name": "b",
+                "read": {"connection": "erp", "table": "c"},
+                "transform": {
+                    "steps": [
+                        {
+                            "operation": "detect_deletes",
+                            "params": {"mode": "snapshot_diff", "keys": ["id"]},
+                        }
+                    ]
+                },
+                "write": {"connection": "lake", "table": "b", "mode": "upsert", "keys": ["id"]},
+            },
+            {
+                "name": "n",
+                "read": {"connection": "lake", "table": "b", "incremental": {"mode": "cdf"}},
+                "transform": {"steps": [check(GOOD_EMAIL)]},
+                "write": {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]},
+            },
+        ],
+        connections={"erp": {"type": "sql", "url": "sqlite:///erp.db"}},
+    )
+    shop.source((1, "a@x"), (2, "b@x"), (3, "c@x"))
+    shop.project.run(platform=platform, check=True)
+    shop.source((1, "a@x"), (2, "gone bad"))
+    found = shop.project.run(platform=platform, check=True).nodes[1]
+    assert (found.deleted, found.quarantined) == (1, 1)
+    assert shop.rows() == [(1, "a@x"), (2, "b@x")]
+    assert shop.aside() == [(2, "gone bad")]
+    shop.source((1, "a@x"), (2, "b2@x"))
+    shop.project.run(platform=platform, check=True)
+    assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (2, "b2@x")], [])
+
+
+def test_snapshots_of_a_table_that_lacks_quarantined_rows_are_refused(tmp_path: Path) -> None:
+    nodes = [
+        {
+            "name": "bronze",
+            "read": {"connection": "files", "path": "a.csv"},
+            "transform": {"steps": [check(GOOD_EMAIL)]},
+            "write": {"connection": "lake", "table": "bronze", "mode": "append"},
+        },
+        {
+            "name": "silver",
+            "read": {"connection": "lake", "table": "bronze"},
+            "transform": {
+                "steps": [
+                    {
+                        "operation": "detect_deletes",
+                        "params": {"mode": "snapshot_diff", "keys": ["id"]},
+                    }
+                ]
+            },
+            "write": {"connection": "lake", "table": "silver", "mode": "upsert", "keys": ["id"]},
+        },
+    ]
+    with pytest.raises(ConfigError) as refused:
+        make_project(tmp_path, nodes)
+    assert "into quarantine: they would count as deleted" in str(refused.value)
