@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from strandline.control.store import DeltaStore
     from strandline.control.undo import Taking
     from strandline.report.explain import Story
-    from strandline.report.rows import Asked, HeldRow, Rows
     from strandline.run.decide import Choice, Held
     from strandline.run.halfway import HalfUndone
+    from strandline.run.look import Asked, HeldRow, Rows
 
 
 class StrandlineProject:
@@ -79,16 +79,14 @@ class StrandlineProject:
         retry: Retry | None = None,
         exactly: Sequence[str] | None = None,
         first: bool = False,
-        release: Release | None = None,
-        approved_keys: Mapping[str, frozenset[str]] | None = None,
+        pasts: Mapping[str, Past] | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
         `approved` names a run whose held deletes are applied, as far as their keys are still missing; by node, if
-        they differ; `approved_keys` limits them to some keys, by their hashes. `clock` is the one instant of the run;
-        `retry` says how faults that pass by themselves are met, instead of the project. `exactly` names nodes instead
-        of `select`, and of several targets only those wanted. `first` lets nodes with `on_first_run: error` load their
-        first snapshot. With `release` no source is read: the rows in quarantine go through their nodes again.
+        they differ. `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
+        instead of the project. `exactly` names nodes instead of `select`, and of several targets only those wanted.
+        `first` lets nodes with `on_first_run: error` load their first snapshot; `pasts` says more for single nodes.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
@@ -99,10 +97,7 @@ class StrandlineProject:
         approvals = (
             dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
         )
-        limited = dict(approved_keys or {})  # a retry would approve more than was asked for
-        checkpoint = self._checkpoint(
-            runner.run_id, chosen, approved={n: r for n, r in approvals.items() if n not in limited}
-        )
+        checkpoint = self._checkpoint(runner.run_id, chosen, approved=approvals)
         loop = Loop(self.config, self.graph, observer or Observer(), checkpoint)
 
         def batch(job: Job) -> NodeResult:
@@ -110,17 +105,8 @@ class StrandlineProject:
                 return runner.run(job, engine)
 
         def work(name: str) -> NodeResult:
-            job = Job(
-                self.config,
-                self._node(name),
-                at,
-                past=Past(
-                    approved=approvals.get(name),
-                    approved_keys=limited.get(name),
-                    first=first,
-                    release=release,
-                ),
-            )
+            past = (pasts or {}).get(name) or Past(approved=approvals.get(name), first=first)
+            job = Job(self.config, self._node(name), at, past=past)
             return tried(name, lambda: batch(job))
 
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
@@ -300,14 +286,16 @@ class StrandlineProject:
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
-        keys = {
-            n: frozenset(h.key_hash for h in holds[n]) for n in chosen if _some(every, holds, n)
+        some = {
+            n: Past(approved=run_id, approved_keys=frozenset(h.key_hash for h in holds[n]))
+            for n in chosen
+            if len(holds[n]) < len(every[n])
         }
         wanted = {*chosen, *(self.downstream(chosen) if downstream else ())}
         result = self.run(
             exactly=[n for n in self.graph.order if n in wanted],
-            approved=dict.fromkeys(chosen, run_id),
-            approved_keys=keys,
+            approved={n: run_id for n in chosen if n not in some},  # a retry does not know of keys
+            pasts=some,
             observer=observer,
             check=check,
             **how,
@@ -413,7 +401,7 @@ class StrandlineProject:
 
     def held_rows(self, run: str | None = None, node: str | None = None) -> list[HeldRow]:
         """The held deletes, each with its row as it is now, its evidence, and since when it is held."""
-        from strandline.report.rows import held_rows, run_named
+        from strandline.run.look import held_rows, run_named
 
         run_id = run_named(self.store, run) if run is not None else None
         found: list[HeldRow] = []
@@ -430,14 +418,14 @@ class StrandlineProject:
 
     def show(self, name: str, asked: Asked) -> Rows:
         """Rows of a node's table, or of another table of a lake."""
-        from strandline.report.rows import table_rows
+        from strandline.run.look import table_rows
 
         with self._platform(None) as platform, platform.workspace("show") as engine:
             return table_rows(self._jobs(), engine, self.store, name, asked)
 
     def quarantined(self, node: str | None = None) -> dict[str, Rows]:
         """The rows that checks have put aside, by node."""
-        from strandline.report.rows import quarantined_rows
+        from strandline.run.look import quarantined_rows
 
         jobs = [j for j in self._jobs() if node in (None, j.node.name)]
         if node is not None:
@@ -456,9 +444,8 @@ class StrandlineProject:
     ) -> RunResult:
         """Put rows in quarantine through their node again, all of them or those with some keys: a run of its own."""
         self._node(node)
-        return self.run(
-            exactly=[node], release=Release(tuple(keys) if keys is not None else None), **how
-        )
+        chosen = Release(tuple(keys) if keys is not None else None)
+        return self.run(exactly=[node], pasts={node: Past(release=chosen)}, **how)
 
     @property
     def _held(self) -> Held:
@@ -525,13 +512,6 @@ def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProj
     """Load a project from a folder or a file."""
     name = None if engine is None else str(engine_name(str(engine)))
     return StrandlineProject(load_project(path, name), engine=name)
-
-
-def _some(
-    every: Mapping[str, Sequence[ChangeRow]], chosen: Mapping[str, Sequence[ChangeRow]], name: str
-) -> bool:
-    """Are only some of a node's held deletes chosen?"""
-    return len(chosen[name]) < len(every[name])
 
 
 def _patterns(select: str | Iterable[str] | None) -> list[str]:

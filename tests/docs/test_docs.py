@@ -17,6 +17,7 @@ PAGES = [
     "cookbook-deletes.md",
     "how-history-works.md",
     "change-feeds.md",
+    "quarantine.md",
 ]
 CONNECTIONS = {
     "erp": {"type": "sql", "url": "sqlite:///source.db"},

@@ -17,7 +17,7 @@ from strandline.errors import UsageError
 from strandline.words import agree, plural
 
 if TYPE_CHECKING:
-    from strandline.report.rows import Rows
+    from strandline.run.look import Rows
 
 Csv = Annotated[bool, typer.Option("--csv", help="Print the rows to stdout as CSV.")]
 Name = Annotated[
@@ -62,7 +62,7 @@ def show(  # noqa: PLR0913, PLR0917 – one argument for each option
 ) -> int:
     """Show rows of a table."""
     with Talk(json, quiet, debug).guard() as talk:
-        from strandline.report.rows import Asked
+        from strandline.run.look import Asked
 
         found = talk.load(project_dir, engine or "local").show(
             name, Asked(where, limit, deleted, at)

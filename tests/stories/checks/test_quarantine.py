@@ -11,7 +11,6 @@ from deltalake import DeltaTable
 
 from strandline import failpoints
 from strandline.errors import ConfigError, ExpectationFailed, StrandlineError, UsageError
-from strandline.plan.job import Release
 from strandline.testing.frames import read_table
 from strandline.testing.projects import make_project
 
@@ -242,10 +241,7 @@ def test_equal_rows_of_an_append_are_kept_apart(tmp_path: Path, platform: Any) -
 
 
 def release(shop: Shop, *keys: dict[str, str | None]) -> Any:
-    chosen = Release(tuple(keys) if keys else None)
-    return shop.project.run(
-        exactly=["n"], platform=shop.platform, check=True, release=chosen
-    ).nodes[0]
+    return shop.project.release("n", keys or None, platform=shop.platform, check=True).nodes[0]
 
 
 def mend(shop: Shop, **values: str) -> None:
@@ -296,7 +292,7 @@ def test_a_crash_in_a_release(tmp_path: Path, platform: Any, mode: str, fault: s
     shop.run()
     mend(shop, _2="b@x")
     with failpoints.armed(f"{fault}:raise"):
-        shop.project.run(exactly=["n"], platform=platform, release=Release())
+        shop.project.release("n", platform=platform)
     release(shop)
     assert shop.rows() == [(1, "a@x"), (2, "b@x")]
     shop.run()
