@@ -754,7 +754,7 @@ def test_a_runner_that_died_adding_a_flag_has_added_nothing(
 def test_a_flag_that_was_added_since_the_look_is_filled_in(
     tmp_path: Path, pandas_platform: Any, soft: bool
 ) -> None:
-    """Whoever adds it dies; the runner beside it has looked before, and may not even want the flag."""
+    """The runner that adds it dies; the one beside it has looked before, and may not even want the flag."""
     unflagged(tmp_path, pandas_platform)
     land(tmp_path, (1, "a"), (2, "B"), (3, "c"), (4, "d"), (5, "e"))
     found, other = flagged(tmp_path, soft=soft), flagged(tmp_path, soft=True)
@@ -766,7 +766,9 @@ def test_a_flag_that_was_added_since_the_look_is_filled_in(
             dies(other, pandas_platform, "commit.after")
 
     with failpoints.armed(beside):
-        found.run(platform=pandas_platform, check=True, retry=Retry(2, 0.0))
+        result = found.run(platform=pandas_platform, retry=Retry(2, 0.0))
+    assert result.nodes[0].status == "fenced"  # the flag came with the rows of the batch
+    found.run(platform=pandas_platform, check=True)
     assert {r["_is_deleted"] for r in read_table(tmp_path / "lake" / "t").rows} == {False}
 
 

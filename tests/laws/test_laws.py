@@ -27,7 +27,7 @@ from tests import effort
 from tests.laws.cells import Cell, cells
 from tests.laws.histories import History, Step, histories
 
-from strandline.batch.compare import rewritten, writes_anew
+from strandline.batch.columns import rewritten, writes_anew
 from strandline.engine.base import Engine, FeedSource, FileSource, LakeSource, Platform
 from strandline.errors import CommitConflict, Fenced
 from strandline.lake import commit_of, format_of

@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from strandline.batch import compare, deletes
 from strandline.batch.checks import check_columns
+from strandline.batch.columns import as_fitted, shape_of, widened
 from strandline.batch.compare import Landing, Outcome, Reconciled, Transformed
 from strandline.batch.deletes import Finding
 from strandline.batch.read import Slice
@@ -186,10 +187,10 @@ def _come(
             + ": timestamp}}}",
         )
     _, rows = compare.partitioned(job, engine, rows, state)
-    shape = compare.shape_of(job, rows.schema, book.table, book.state)
-    rows = compare.as_fitted(engine, rows, shape)
+    shape = shape_of(job, rows.schema, book.table, book.state)
+    rows = as_fitted(engine, rows, shape)
     if book.rows is not None and book.state is not None:
-        stored = compare.widened(engine, book.rows, shape.columns, book.state.roles)
+        stored = widened(engine, book.rows, shape.columns, book.state.roles)
         book = replace(book, rows=stored)
     course = course_of(job, shape.columns)
     gone = compare.announcing(job, engine, rows)
@@ -386,7 +387,7 @@ def folded(
 ) -> Outcome:
     """The change set that the chains of some keys make of a table."""
     roles = compare.system_roles(job, state)
-    shape = compare.shape_of(job, course.columns, job.target, state)
+    shape = shape_of(job, course.columns, job.target, state)
     target = compare.target_rows(job, engine, state, shape)
     tree = fold.changes(
         fold.versions(touched.events, course), touched.keys, target, shape, course, roles

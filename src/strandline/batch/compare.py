@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from strandline.batch import deletes
 from strandline.batch.checks import check_columns, check_metadata
+from strandline.batch.columns import as_fitted, shape_of, widened
 from strandline.batch.deletes import Finding
 from strandline.batch.extracts import Newest
 from strandline.batch.metadata import metadata_columns, with_metadata, without_file
@@ -25,11 +26,10 @@ from strandline.control.coverage import MissedKeys
 from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import DuplicateKeys, ReadError, TableError, located
 from strandline.journal import log
-from strandline.lake import describe, format_of
+from strandline.lake import describe
 from strandline.plan.inputs import SOURCE_FILE, table_of
 from strandline.plan.job import Job, feeds_snapshots
 from strandline.sql.expr import col, lit, named, negate, one_of, rows_of, select, table
-from strandline.sql.nested import NESTED, outer
 from strandline.sql.portable import family, parse
 from strandline.sql.tested import refuse_untested
 from strandline.sql.typing import spark_expression
@@ -40,11 +40,9 @@ from strandline.strategy.announced import ANNOUNCED
 from strandline.strategy.append import Appending, Reread
 from strandline.strategy.changes import (
     ACTION,
-    METADATA,
     ChangeSet,
     Proposal,
     Removals,
-    after,
     evaluated,
     is_true,
     key_ranges,
@@ -52,14 +50,11 @@ from strandline.strategy.changes import (
     measures,
     range_measures,
 )
-from strandline.strategy.conform import conformed, typed, with_hash
 from strandline.strategy.duplicates import duplicates
-from strandline.strategy.evolution import AddColumn, Fill, SchemaChange, new_names, rewrites
-from strandline.strategy.fit import Fit, Policy, Stored, fit
+from strandline.strategy.fit import Fit
 from strandline.strategy.quarantine import NOTHING_THERE, Standing
 from strandline.strategy.question import Keeping, Question
 from strandline.strategy.verdict import Verdict, judge
-from strandline.strategy.widening import VOID
 from strandline.transform import registry
 from strandline.transform.registry import Detection, EngineContext, Rejected
 from strandline.transform.sql import run_query
@@ -263,27 +258,6 @@ def reconcile(
     return Reconciled(shape, proposal, target, system, question, finding, made.warnings)
 
 
-def shape_of(job: Job, rows: Schema, place: Table, state: TableState | None) -> Fit:
-    """The columns that a table has after rows of these columns came, as the node and the format allow."""
-    stored = Stored(state.schema, state.system, state.required) if state else None
-    write, limits = job.node.write, format_of(place).limits
-    policy = Policy(limits, job.node.evolution, write.relax_not_null, METADATA)
-    return fit(rows, stored, place.label, policy)
-
-
-def as_fitted(engine: Engine, rows: Relation, shape: Fit) -> Relation:
-    """The rows without columns that the table does not get, nested values in the shape that it gives them."""
-    dropped = [c.name for c in rows.schema if c.type != VOID and c.name not in shape.columns]
-    nested = Schema(tuple(c for c in shape.columns if outer(c.type) in NESTED or _texted(rows, c)))
-    tree = conformed(rows, nested, drop=dropped)
-    return rows if tree is None else engine.query(tree)
-
-
-def _texted(rows: Relation, column: Column) -> bool:
-    come = rows.schema.get(column.name)
-    return come is not None and column.type == "string" and family(come.type) == outer(come.type)
-
-
 def partitioned(
     job: Job, engine: Engine, rows: Relation, state: TableState | None
 ) -> tuple[tuple[str, ...], Relation]:
@@ -443,55 +417,6 @@ def target_rows(
         return None
     rows = engine.scan(LakeSource(job.target, state.version)).relation
     return rows if shape is None else widened(engine, rows, shape.columns, state.roles)
-
-
-def widened(engine: Engine, rows: Relation, columns: Schema, roles: Mapping[str, str]) -> Relation:
-    """Stored rows in wider types, with the hash that such rows have."""
-    tree = conformed(rows, columns)
-    if tree is None:
-        return rows
-    found, name = engine.query(tree), roles.get("row_hash")
-    others = [(c.type, found.schema.get(c.name)) for c in rows.schema]
-    if name is None or all(now and family(old) == family(now.type) for old, now in others):
-        return found
-    return engine.query(with_hash(found, name, found.schema.without(*roles.values())))
-
-
-def rewritten(engine: Engine, place: Table, state: TableState, changes: ChangeSet) -> ChangeSet:
-    """The whole table as it will be, in its new columns: for formats that cannot change them without its rows."""
-    new = [c.column for c in changes.evolves if isinstance(c, AddColumn)]
-    columns = typed(state.schema, changes.columns).plus(*new)
-    stored = engine.scan(LakeSource(place, state.version)).relation
-    stored = widened(engine, stored, columns, state.roles)
-    rows = engine.query(after(replace(changes, columns=columns), stored))
-    return replace(
-        changes,
-        additions=rows,
-        columns=columns,
-        removals=Removals.EVERYTHING,
-        partition_by=state.partition_by,
-        roles={**state.roles, **changes.roles},
-        seen=state.version if changes.base is None else None,
-        rewrites=True,
-    )
-
-
-def writes_anew(engine: Engine, place: Table, changes: ChangeSet) -> bool:
-    """Tell whether the whole table is written, so that its columns come in the commit of the rows."""
-    adds_only = changes.inserts_only
-    if rewrites(changes.evolves, format_of(place).limits, adds_only=adds_only):
-        return True
-    moved = bool(changes.partition_by) or not adds_only
-    return bool(new_names(changes.evolves) and moved and not engine.merges_columns)
-
-
-def evolution(made: Reconciled, state: TableState | None) -> tuple[SchemaChange, ...]:
-    """What becomes of the columns of a table that is there: those of the rows, and those that strandline keeps."""
-    if state is None:
-        return ()
-    system = [AddColumn(c, role) for role, c in made.system.items()]
-    filled = [Fill(c.name) for role, c in made.system.items() if role == "deleted"]
-    return (*made.fit.changes, *system, *filled)
 
 
 def spelled(rows: Relation, names: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.batch import business_time, compare, follow, read, target_filter
+from strandline.batch import business_time, columns, compare, follow, read, target_filter
 from strandline.batch.checks import check_required, checked_rewrite
 from strandline.batch.compare import Landing, Outcome, Quarantine, Transformed
 from strandline.batch.missed import with_missed
@@ -28,6 +28,7 @@ from strandline.plan.lines import failed
 from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals, after, measures
+from strandline.strategy.evolution import change_to_json
 from strandline.strategy.verdict import Verdict
 from strandline.types import Counts, Table, TableState, Token
 
@@ -130,8 +131,10 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
 
 def _evolved(job: Job, engine: Engine, state: TableState | None, outcome: Outcome) -> Outcome:
     """The outcome with what becomes of the table's columns, in the commit of its rows."""
-    changes = replace(outcome.changes, evolves=compare.evolution(outcome.made, state))
-    if state is not None and compare.writes_anew(engine, job.target, changes):
+    changes = replace(
+        outcome.changes, evolves=columns.evolution(outcome.made.fit, outcome.made.system, state)
+    )
+    if state is not None and columns.writes_anew(engine, job.target, changes):
         changes = checked_rewrite(job, state, changes)
     for told in outcome.made.fit.warnings:
         log.warning("%s: %s", job.node.name, told)
@@ -292,6 +295,7 @@ def plan_node(
         else None,
         sample_deletes=sample_deletes(engine, outcome),
         reason=evidence(job, outcome) if outcome.measured.get("deleted") else None,
+        schema_changes=[] if refusal else [change_to_json(c) for c in changes.evolves],
     )
     rows = engine.query(after(changes, outcome.made.target))
     ready = readied(job, engine, replace(outcome, changes=changes))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
 from strandline.config.base import Count, EngineName, Model, Number, Text, repeated, sql_text
-from strandline.config.connections import Connection
+from strandline.config.connections import Connection, LakeConnection
 from strandline.config.deletes import DeletesConfig
 from strandline.config.increments import SettingsConfig
 from strandline.config.positions import Loc, Mistake
@@ -239,3 +239,10 @@ class ProjectConfig(Model):
     vars: dict[str, Any] = Field(default_factory=dict)
     include: list[Text] = Field(default_factory=list)
     nodes: list[NodeConfig]
+
+    @field_validator("connections")
+    @classmethod
+    def _called(cls, connections: dict[str, Connection]) -> dict[str, Connection]:
+        """The catalog and the namespace of Iceberg tables are called as their connection, unless it says else."""
+        lakes = {n: c.called(n) for n, c in connections.items() if isinstance(c, LakeConnection)}
+        return {**connections, **lakes}

@@ -23,6 +23,8 @@ from strandline.lake.delta.feed import CHANGE, VERSION
 from strandline.sql import expr
 from strandline.sql.portable import DUCK_MACROS
 from strandline.strategy.changes import METADATA, ChangeSet, Removals, after
+from strandline.strategy.conform import typed
+from strandline.strategy.evolution import AddColumn, Relax
 from strandline.types import Column, Commit, Relation, Schema, Table, TableState, Token
 
 
@@ -43,7 +45,7 @@ def store_of(table: Table) -> RowStore:
 class MemoryWorkspace(DuckWorkspace):
     """One node's DuckDB, over tables in memory."""
 
-    merges_columns = True
+    merges_columns = frozenset({"memory"})
 
     def scan(self, source: Source) -> Scan:
         with translated(source.label):
@@ -114,12 +116,18 @@ def _new(changes: ChangeSet) -> TableState:
 
 
 def _evolved(state: TableState, changes: ChangeSet) -> TableState:
-    """The state of a table whose columns change with the rows of a change set."""
+    """The state of a table with the columns that a change set brings."""
     if not changes.evolves:
         return state
-    metadata = _new(changes).metadata | state.metadata
-    roles = {**state.roles, **changes.roles}
-    return replace(state, schema=changes.columns, roles=roles, metadata=metadata)
+    new = [c.column for c in changes.evolves if isinstance(c, AddColumn)]
+    marked = {c.fold for c in new if c.fold in METADATA}
+    return replace(
+        state,
+        schema=typed(state.schema, changes.columns).plus(*new),
+        roles={**state.roles, **changes.roles},
+        metadata=state.metadata | marked,
+        required=tuple(n for n in state.required if Relax(n) not in changes.evolves),
+    )
 
 
 def _typed(rows: Relation, schema: Schema) -> exp.Select:

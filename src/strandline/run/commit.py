@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from strandline.batch.compare import Landing, rewritten, writes_anew
+from strandline.batch.columns import rewritten, writes_anew
+from strandline.batch.compare import Landing
 from strandline.batch.prepare import Ready
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import Batch

@@ -15,12 +15,14 @@ from typing import Any
 from strandline.batch.compare import Landing, Quarantine
 from strandline.batch.prepare import Entry, Ready
 from strandline.config.load import Project
+from strandline.config.writes import EVENTS, QUARANTINE
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
 from strandline.engine.plan_rows import write_rows
 from strandline.engine.staging import scratch
 from strandline.errors import StalePlan, UsageError
+from strandline.plan.inputs import table_of
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals
 from strandline.strategy.evolution import change_from_json, change_to_json
@@ -158,7 +160,7 @@ class PlanFile:
             )
         if facts.get("format") != _FORMAT or facts.get("config") != digest(project):
             raise StalePlan("the configuration is not the one that the plan was made with")
-        entries = {n["name"]: _from_json(n) for n in facts["nodes"]}
+        entries = {n["name"]: _from_json(n, project) for n in facts["nodes"]}
         files = {
             n["name"]: (
                 n["rows"],
@@ -182,7 +184,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "notes": [asdict(n) for n in ready.notes],
         "warnings": list(ready.warnings),
         "changes": _changes_as_json(changes),
-        "events": _events_as_json(ready.events) if ready.events else None,
+        "events": _landing_as_json(ready.events) if ready.events else None,
         "quarantine": _quarantine_as_json(ready.quarantine) if ready.quarantine else None,
         "verdict": asdict(ready.verdict) if ready.verdict else None,
     }
@@ -203,27 +205,26 @@ def _changes_as_json(changes: ChangeSet) -> dict[str, Any]:
     }
 
 
-def _events_as_json(events: Landing) -> dict[str, Any]:
+def _landing_as_json(landing: Landing) -> dict[str, Any]:
     return {
-        "table": [events.table.label, events.table.location],
-        "state": [events.state.table_id, events.state.version] if events.state else None,
-        "changes": _changes_as_json(events.changes),
+        "state": [landing.state.table_id, landing.state.version] if landing.state else None,
+        "changes": _changes_as_json(landing.changes),
     }
 
 
 def _quarantine_as_json(aside: Quarantine) -> dict[str, Any]:
     return {
         "number": aside.number,
-        "landing": _events_as_json(aside.landing) if aside.landing else None,
+        "landing": _landing_as_json(aside.landing) if aside.landing else None,
         "void": [list(v) for v in aside.standing.void],
         "left": list(aside.standing.left),
         "state": [aside.state.table_id, aside.state.version] if aside.state else None,
     }
 
 
-def _quarantine_from_json(facts: Mapping[str, Any]) -> Quarantine:
+def _quarantine_from_json(facts: Mapping[str, Any], table: Table) -> Quarantine:
     standing = Standing(tuple((node, run) for node, run in facts["void"]), tuple(facts["left"]))
-    landing = _events_from_json(facts["landing"]) if facts["landing"] else None
+    landing = _landing_from_json(facts["landing"], table) if facts["landing"] else None
     return Quarantine(facts["number"], landing, standing, _state(facts["state"]))
 
 
@@ -250,17 +251,22 @@ def _changes_from_json(facts: Mapping[str, Any]) -> ChangeSet:
     )
 
 
-def _events_from_json(facts: Mapping[str, Any]) -> Landing:
-    changes = _changes_from_json(facts["changes"])
-    return Landing(Table(*facts["table"]), _state(facts["state"]), changes)
+def _landing_from_json(facts: Mapping[str, Any], table: Table) -> Landing:
+    return Landing(table, _state(facts["state"]), _changes_from_json(facts["changes"]))
+
+
+def _beside(project: Project, name: str, what: str) -> Table:
+    """A table beside that of a node: of its events, or of its quarantine."""
+    write = next(n.write for n in project.config.nodes if n.name == name)
+    return table_of(project, write.connection, write.table + what)
 
 
 def _state(facts: Sequence[Any] | None) -> TableState | None:
     return TableState(facts[1], Schema(()), table_id=facts[0]) if facts else None
 
 
-def _from_json(facts: Mapping[str, Any]) -> Entry:
-    read = facts["rows_read"]
+def _from_json(facts: Mapping[str, Any], project: Project) -> Entry:
+    read, events, aside = facts["rows_read"], facts["events"], facts["quarantine"]
     ready = Ready(
         _changes_from_json(facts["changes"]),
         Coverage.from_dict(facts["coverage"]),
@@ -268,8 +274,12 @@ def _from_json(facts: Mapping[str, Any]) -> Entry:
         facts["versions"],
         [ChangeRow(**{**n, "at": datetime.fromisoformat(n["at"])}) for n in facts["notes"]],
         facts["warnings"],
-        events=_events_from_json(facts["events"]) if facts["events"] else None,
-        quarantine=_quarantine_from_json(facts["quarantine"]) if facts["quarantine"] else None,
+        events=_landing_from_json(events, _beside(project, facts["name"], EVENTS))
+        if events
+        else None,
+        quarantine=_quarantine_from_json(aside, _beside(project, facts["name"], QUARANTINE))
+        if aside
+        else None,
         verdict=Verdict(**facts["verdict"]) if facts["verdict"] else None,
     )
     return Entry(facts["name"], facts["batch"], _state(facts["target"]), ready)

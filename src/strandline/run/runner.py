@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from strandline.batch import business_time, read, restore
-from strandline.batch.compare import evolution
+from strandline.batch.columns import evolution
 from strandline.batch.prepare import Entry, Ready, plan_node, prepare, readied
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control import fence, ledger
@@ -436,7 +436,7 @@ class Runner(Recorder):
             outcome = business_time.unfolded(job, engine, commit.batch, landed.state)
             made, versions = outcome.made, versions_of(job, coverage)
             ready = Ready(
-                replace(outcome.changes, evolves=evolution(made, landed.state)),
+                replace(outcome.changes, evolves=evolution(made.fit, made.system, landed.state)),
                 coverage,
                 lambda: None,
                 versions,

@@ -196,7 +196,7 @@ def _events(
 
 def _wrote(place: Table, taking: Taking, past: Sequence[Commit]) -> tuple[str, int] | None:
     mine = (c.version for c in past if (c.record.get("run_id"), c.record.get("batch")) in taking.by)
-    version = min(mine, default=None)
+    version = next(mine, None)
     return (place.label, version) if version is not None else None
 
 

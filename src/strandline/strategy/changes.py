@@ -207,6 +207,12 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     )
 
 
+def coming(changes: ChangeSet, target: Relation) -> exp.Query:
+    """The rows that are written where stored rows are not changed in place: those that come, and those touched."""
+    come = _come(changes).where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
+    return exp.union(come, _touched_rows(changes, target), distinct=False)
+
+
 def _come(changes: ChangeSet) -> exp.Select:
     """The additions in the table's columns; what they lack is NULL."""
     have = changes.additions.schema

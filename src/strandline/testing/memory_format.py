@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
 
 from strandline.errors import CommitConflict
 from strandline.lake.base import Key
 from strandline.lake.delta.limits import DELTA_LIMITS
-from strandline.strategy.evolution import SchemaChange
+from strandline.strategy.evolution import AddColumn, AddField, Fill, Relax
 from strandline.testing.oracle import same
 from strandline.types import Commit, Table, TableState
 
@@ -36,7 +36,9 @@ class MemoryFormat:
     """Tables by their locations, each with all its versions, the newest last."""
 
     name = "memory"
-    limits = replace(DELTA_LIMITS, title="memory", carried=frozenset(get_args(SchemaChange)))
+    limits = replace(
+        DELTA_LIMITS, title="memory", carried=frozenset({AddColumn, AddField, Relax, Fill})
+    )
 
     def __init__(self) -> None:
         self.tables: dict[str, list[Kept]] = {}
@@ -56,6 +58,16 @@ class MemoryFormat:
 
     def history(self, table: Table) -> Iterator[Commit]:
         return (kept.commit for kept in reversed(self.tables.get(table.location, [])))
+
+    def since(self, table: Table, version: int) -> list[Commit] | None:
+        line = list(self.history(table))
+        after = list(itertools.takewhile(lambda c: c.version != version, line))
+        return after if len(after) < len(line) or version < 0 else None
+
+    def preceding(self, table: Table, version: int) -> int:
+        found = (c.parent for c in self.history(table) if c.version == version)
+        before = next(found, None)
+        return -1 if before is None else before
 
     def moved(self, table: Table, after: int, upto: int) -> bool:
         return any(c.moves_rows for c in self.between(table, after, upto))

@@ -173,6 +173,7 @@ def last(shop, order):
     return max(rows, key=lambda r: r.get("_valid_from") or r["_last_seen"])
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.long_on_spark
 def test_what_comes_back_is_revived(shop, mode):
@@ -281,6 +282,7 @@ def test_a_gap_must_suit_its_column(quick, type_, values, gap):
         quick.run()
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.long_on_spark
 def test_partitions_narrow_the_candidates_and_a_row_may_move(shop, mode):
@@ -725,6 +727,7 @@ def test_ignored_deletes_leave_the_table_alone(quick, mode):
     assert ("_is_deleted" in quick.table("customers").names) is (mode == "scd2")
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("strategy", ["hard", None])
 @pytest.mark.long_on_spark
 def test_a_hard_delete_takes_all_versions(shop, strategy):
@@ -740,6 +743,7 @@ def test_a_hard_delete_takes_all_versions(shop, strategy):
     assert sorted(r["id"] for r in shop.table("customers").rows) == [1, 2, 3, 3, 5]
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_a_flag_comes_to_a_table_that_was_there_before(shop):
     node = compared()

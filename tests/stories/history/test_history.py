@@ -126,6 +126,7 @@ TIMED = [*OPS, ("at", "timestamp")]
 TIME = {"mode": "scd2", "keys": ["id"], "effective_at": "at", "delete_when": "op = 'D'"}
 
 
+@pytest.mark.lakes
 def test_a_late_row_is_woven_in(platform: Platform) -> None:
     """X-73: older than the current version, it never makes an interval negative."""
     with lab(platform, {**TIME, "track": ["name"]}) as at:
@@ -162,6 +163,7 @@ def test_an_equal_event_matters_when_one_lands_before_it(pandas_platform: Platfo
         ]
 
 
+@pytest.mark.lakes
 def test_a_version_that_is_no_more_is_really_removed(pandas_platform: Platform) -> None:
     """A delete at the instant of the only row: nothing is left of it."""
     with lab(pandas_platform, TIME) as at:
@@ -272,6 +274,7 @@ def test_what_the_events_keep_cannot_come_from_a_source(
 # --- columns that come and go ------------------------------------------------------------------------------
 
 
+@pytest.mark.lakes
 def test_a_new_column_re_versions_nothing(pandas_platform: Platform) -> None:
     """X-74: rows that say the same as before stay as they are; a new value at a known instant fills its version."""
     wide = [*TIMED, ("city", "string")]
@@ -353,6 +356,7 @@ class Shop:
         return read_table(self.folder / "lake" / "t__events").rows
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_a_plan_is_followed_exactly(tmp_path: Any, platform: Platform) -> None:
     shop, file = Shop(tmp_path, platform), tmp_path / "plan.zip"

@@ -91,6 +91,7 @@ def shop(tmp_path: Path, platform: Any) -> Shop:
     return Shop(tmp_path, platform)
 
 
+@pytest.mark.lakes
 def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5", "UPDATE c SET name = 'new' WHERE id = 1")
@@ -121,6 +122,7 @@ def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
         shop.project.approve(first.run_id, platform=shop.platform)
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> None:
     shop.run()
@@ -137,6 +139,7 @@ def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> 
     assert shop.living() == set(range(10)) - {6}
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, platform: Any) -> None:
     shop = Shop(tmp_path, platform, mode="scd2")
@@ -152,6 +155,7 @@ def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, plat
     )
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_a_plan_shows_the_deletes_and_is_followed_exactly(shop: Shop) -> None:
     shop.run()
@@ -293,6 +297,7 @@ def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(
             shop.project.follow(file, platform=pandas_platform)
 
 
+@pytest.mark.lakes
 def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:
     shop = Shop(tmp_path, pandas_platform)
     shop.run()

@@ -46,6 +46,7 @@ class Shop:
         return self.project.explain("n", {"id": key}).events
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_an_undo_counts_a_row_that_is_changed_back_once(tmp_path, pandas_platform, mode, capsys):
     shop = Shop(tmp_path, pandas_platform, mode=mode)

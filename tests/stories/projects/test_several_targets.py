@@ -114,6 +114,7 @@ def test_every_target_is_kept_true_to_the_source(tmp_path: Path, platform: Any) 
     agrees(tmp_path, ("log", "silver"))
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_one_target_fails_and_the_other_is_taken_back(tmp_path: Path, platform: Any) -> None:
     shop = Shop(tmp_path, platform)

@@ -109,6 +109,7 @@ TOTALS_OF_ALL = (
 SINCE = "SELECT id, town, _valid_from AS since, _valid_to AS until, _is_deleted AS gone FROM s"
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_gold_says_what_it_says_over_an_upsert(shop):
     """The README's case: most customers are deleted, then they return. In full, by the feed, and the whole history."""

@@ -203,6 +203,7 @@ def test_a_dry_run_writes_nothing(shop: Shop) -> None:
     assert (shop.rows(), shop.project.store.runs()) == (before, history)
 
 
+@pytest.mark.lakes
 def test_later_runs_are_in_the_way_and_quiet_ones_are_not(shop: Shop) -> None:
     first = shop.run().run_id
     shop.sql(*CHANGES[0])
@@ -265,6 +266,7 @@ def test_what_cannot_be_undone_is_told(shop: Shop) -> None:
         shop.undo(undone)
 
 
+@pytest.mark.lakes
 def test_an_approval_taken_back_opens_its_holds_again(shop: Shop) -> None:
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
@@ -280,6 +282,7 @@ def test_an_approval_taken_back_opens_its_holds_again(shop: Shop) -> None:
     assert sum(n.held for n in shop.run().nodes) == 4
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize(
     "point",
     ["undo.before", "commit.before", "commit.after", "log.after", "put.before", "undo.after"],
@@ -491,6 +494,7 @@ def test_a_rejection_is_not_undone_under_a_later_run(shop: Shop) -> None:
     assert len(shop.project.holds()["silver"]) == 4
 
 
+@pytest.mark.lakes
 def test_rows_are_not_taken_back_under_a_later_hold(shop: Shop) -> None:
     shop.run(select=["bronze", "silver"])
     shop.sql("UPDATE c SET name = 'x' WHERE id = 1")
