@@ -35,6 +35,7 @@ class WriteMetadataConfig(Model):
 
 
 EVENTS = "__events"
+QUARANTINE = "__quarantine"
 """What is added to a table's name where the events of its history are kept."""
 FORGETS = (
     "`sequence_by` and hard deletes exclude each other: a removed row forgets its sequence, "
