@@ -300,6 +300,27 @@ def test_two_first_commits_make_one_table(world: Any, monkeypatch: pytest.Monkey
     assert len(w.ice.metadata.snapshots) == 1
 
 
+def test_many_small_manifests_become_one(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from strandline.lake.iceberg import commit
+
+    monkeypatch.setattr(commit, "MANY", 3)
+    w = world()
+    w.run(frame(*((i, "a") for i in range(10))))
+    first = w.state().version
+    for i in range(9):
+        w.run(frame((i, f"b{i}"), (100 + i, "new")))
+    assert w.rows() == {
+        *((i, f"b{i}") for i in range(9)),
+        (9, "a"),
+        *((100 + i, "new") for i in range(9)),
+    }
+    manifests = w.ice.metadata.current_snapshot().manifests(w.ice.io)
+    assert len(manifests) <= 6
+    assert w.at(first) == 10
+    assert format_of(w.place).unreadable(w.place, w.state().version) is None
+    assert w.ice.scan().to_arrow().num_rows == 19
+
+
 # --- tables of others ----------------------------------------------------------------------------------------
 
 
