@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFileContent
@@ -247,7 +248,6 @@ def test_a_commit_between_the_look_and_ours_is_refused(
 def test_a_lost_answer_is_looked_up_in_the_table(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sqlalchemy
     from pyiceberg.catalog.sql import SqlCatalog
 
     w, real = world(), SqlCatalog.commit_table
@@ -263,7 +263,6 @@ def test_a_lost_answer_is_looked_up_in_the_table(
 
 
 def test_an_unknown_outcome_removes_nothing(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sqlalchemy
     from pyiceberg.catalog.sql import SqlCatalog
 
     w = world()
@@ -298,6 +297,27 @@ def test_two_first_commits_make_one_table(world: Any, monkeypatch: pytest.Monkey
             w.run(frame((1, "a")))
     assert w.rows() == {(1, "a")}
     assert len(w.ice.metadata.snapshots) == 1
+
+
+def test_many_small_manifests_become_one(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from strandline.lake.iceberg import commit
+
+    monkeypatch.setattr(commit, "MANY", 3)
+    w = world()
+    w.run(frame(*((i, "a") for i in range(10))))
+    first = w.state().version
+    for i in range(9):
+        w.run(frame((i, f"b{i}"), (100 + i, "new")))
+    assert w.rows() == {
+        *((i, f"b{i}") for i in range(9)),
+        (9, "a"),
+        *((100 + i, "new") for i in range(9)),
+    }
+    manifests = w.ice.metadata.current_snapshot().manifests(w.ice.io)
+    assert len(manifests) <= 6
+    assert w.at(first) == 10
+    assert format_of(w.place).unreadable(w.place, w.state().version) is None
+    assert w.ice.scan().to_arrow().num_rows == 19
 
 
 # --- tables of others ----------------------------------------------------------------------------------------
@@ -627,3 +647,40 @@ def test_a_delete_flag_comes_to_a_table_that_was_there(world: Any) -> None:
     w.run(frame((2, "gone")))
     flags = {r["id"]: r["_is_deleted"] for r in read_table(w.folder / "lake" / "t").rows}
     assert flags == {1: False, 2: True}
+
+
+def test_a_catalog_in_postgresql(
+    tmp_path: Path, postgres_url: str, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The password is a reference; the table is there under the same name for everybody who asks the catalog."""
+    url = sqlalchemy.make_url(postgres_url)
+    monkeypatch.setenv("ICE_PASSWORD", str(url.password))
+    catalog = {
+        "type": "sql",
+        "uri": f"postgresql://{url.host}:{url.port}/{url.database}",
+        "user": url.username,
+        "password": "${env:ICE_PASSWORD}",
+        "warehouse": "house",
+    }
+    lake = {
+        "type": "lake",
+        "format": "iceberg",
+        "catalog": catalog,
+        "schema": tmp_path.name.replace("-", "_"),
+    }
+    node = {
+        "name": "n",
+        "read": {"connection": "files", "path": "a.csv", "schema": {"id": "bigint"}},
+        "write": {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]},
+    }
+    project = make_project(tmp_path, [node], connections={"lake": lake})
+    for text in ("id,name\n1,a\n2,b\n", "id,name\n1,a\n2,bb\n"):
+        (tmp_path / "landing" / "a.csv").write_text(text)
+        assert project.run(platform=pandas_platform).exit_code == 0
+    place = table_of(project.config, "lake", "t")
+    assert len(commits(place)) == 2
+    state = describe(place)
+    assert state is not None
+    assert [r["name"] for r in format_of(place).rows_at(place, state.version, {"id": 2}) or ()] == [
+        "bb"
+    ]
