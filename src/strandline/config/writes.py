@@ -66,22 +66,29 @@ class WriteConfig(Model):
 
     **Business problem:** the same rows may come again, changed or not, and the table must stay right.
     **Solution:** `append` adds them, `overwrite` replaces the table, `upsert` merges them by `keys`; unchanged rows
-    are not written. `delete_insert` replaces all rows of a key. `scd2` keeps every version with its time. `update_condition` says which changes count.
-    `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what becomes of deletes that were found: `soft`
-    flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an incremental `append` compares the
-    rows it reads again with what was appended last of their key; `add_metadata` tells which that is. A column that
-    such a read lacks keeps the value known of the key.
+    are not written. `delete_insert` replaces all rows of a key. `scd2` keeps every version with its time.
+    `update_condition` says which changes count. `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what
+    becomes of deletes that were found: `soft` flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an
+    incremental `append` compares the rows it reads again with what was appended last of their key; `add_metadata` tells
+    which that is. A column that such a read lacks keeps the value known of the key.
 
     ```yaml
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
     ```
 
-    **All rows of a key at once:** `delete_insert` replaces the rows of every key that comes by the rows that come, in one
-    commit. A key may have several rows; one whose rows are the same, metadata aside, is left alone. A column that the
-    rows lack becomes NULL where rows are replaced.
+    **All rows of a key at once:** `delete_insert` replaces the rows of every key that comes by the rows that come, in
+    one commit. A key may have several rows; one whose rows are the same, metadata aside, is left alone. A column that
+    the rows lack becomes NULL where rows are replaced.
 
     ```yaml
     write: {connection: silver, table: order_lines, mode: delete_insert, keys: [order_id]}
+    ```
+
+    **Columns that come and go:** `schema_evolution` says what may become of the table's columns: `add` (default),
+    `strict` or `off`; a node may say it for all of its targets. `relax_not_null: true` lets NOT NULL columns be NULL.
+
+    ```yaml
+    write: {connection: silver, table: customers, mode: upsert, keys: [customer_id], schema_evolution: strict}
     ```
 
     **Several targets:** a list of such maps, each with a mode of its own; they are written together or not at all.
