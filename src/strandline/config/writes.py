@@ -79,12 +79,19 @@ class WriteConfig(Model):
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
     ```
 
-    **All rows of a key at once:** `delete_insert` replaces the rows of every key that comes by the rows that come,
-    in one commit. A key may have several rows; one whose rows are the same, metadata aside, is left alone. A column
-    that the rows lack becomes NULL where rows are replaced.
+    **All rows of a key at once:** `delete_insert` replaces the rows of every key that comes by the rows that come, in
+    one commit. A key may have several rows; one whose rows are the same, metadata aside, is left alone. A column that
+    the rows lack becomes NULL where rows are replaced.
 
     ```yaml
     write: {connection: silver, table: order_lines, mode: delete_insert, keys: [order_id]}
+    ```
+
+    **Columns that come and go:** `schema_evolution` says what may become of the table's columns: `add` (default),
+    `strict` or `off`; a node may say it for all of its targets. `relax_not_null: true` lets NOT NULL columns be NULL.
+
+    ```yaml
+    write: {connection: silver, table: customers, mode: upsert, keys: [customer_id], schema_evolution: strict}
     ```
 
     **Several targets:** a list of such maps, each with a mode of its own; they are written together or not at all.
