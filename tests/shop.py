@@ -86,7 +86,7 @@ class Shop:
 
     def stored(self, name: str = "t") -> list[Row]:
         """All rows, deleted ones and former versions too."""
-        return self.table(name).rows
+        return read_table(self.place(name)).rows
 
     def living(self, name: str, *columns: str) -> list[Any]:
         """The rows that are not deleted, in these columns; of a history the current versions."""

@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis.strategies import SearchStrategy
 from tests import effort
 from tests.laws.cells import CELLS, Cell, cells
 from tests.laws.histories import History, Step, histories
@@ -46,7 +47,7 @@ from strandline.strategy.evolution import AddColumn, Fill
 from strandline.testing.change_sets import VERB
 from strandline.testing.frames import assert_same, spelled, write_parquet
 from strandline.testing.oracle import Columns, Frame, Row
-from strandline.types import Column, Counts, Relation, Schema, TableState, Token
+from strandline.types import Column, Counts, Relation, Schema, Table, TableState, Token
 
 COUNTED = {"insert": "inserted", "delete": "deleted", "close": "deleted", "revive": "reopened"}
 SIGNS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
@@ -224,7 +225,9 @@ def a_record_comes_back_as_written(at: World) -> None:
 
 def the_parent_is_the_table_before(at: World) -> None:
     parents = {c.version: c.parent for c in at.format.history(at.table)}
-    assert parents[at.landed[0].version] is None
+    made = parents[at.landed[0].version]
+    if made is not None:  # a catalog may know a table before it has rows
+        assert not at.rows(at.engines[0], made).rows
     for landed in at.landed[1:]:
         parent, step = parents[landed.version], landed.step
         assert parent is not None
@@ -280,7 +283,7 @@ def world(cell: Cell, history: History, platforms: list[Platform]) -> Iterator[W
 
 def check(cell: Cell, laws: list[str], platforms: list[Platform], most: int) -> None:
     @settings(max_examples=most)
-    @given(histories(cell.types))
+    @given(histories_of(cell))
     def hold(history: History) -> None:
         with world(cell, history, platforms) as at:
             at.live()
@@ -292,6 +295,10 @@ def check(cell: Cell, laws: list[str], platforms: list[Platform], most: int) -> 
                     raise
 
     hold()
+
+
+def histories_of(cell: Cell) -> SearchStrategy[History]:
+    return histories(cell.types, format_of(Table("", "", cell.format)).limits.forbidden)
 
 
 def platforms_of(cell: Cell, request: pytest.FixtureRequest) -> list[Platform]:
@@ -317,7 +324,7 @@ def test_of_two_at_the_same_instant_one_lands(name: str, request: pytest.Fixture
     platforms = platforms_of(cell, request)
 
     @settings(max_examples=5)
-    @given(histories())
+    @given(histories_of(cell))
     def hold(history: History) -> None:
         with world(cell, history, platforms) as at, ThreadPoolExecutor(2) as threads:
             at.live()

@@ -89,7 +89,7 @@ def test_metadata_is_known_by_its_role_and_is_no_change(shop):
 
 
 def test_metadata_travels_on(local):
-    planned = local.project().plan(platform=local.platform)
+    planned = local.written().plan(platform=local.platform)
     assert [n.status for n in planned.nodes] == ["success"] * 3
     local.run()
     first = local.now
@@ -131,7 +131,7 @@ def test_under_another_name_it_is_a_column_like_any_other(local):
             "add_metadata": True,
         },
     }
-    erp = {"erp": {"type": "sql", "url": "sqlite:///shop.db"}}
+    erp = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
     project = make_project(local.folder, [node], connections=erp)
     project.run(platform=local.platform, check=True)
     local.sql("UPDATE t SET _extracted_at = 'late' WHERE id = 1")
