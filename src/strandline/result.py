@@ -44,6 +44,10 @@ class NodeResult:
         return self.counts.held
 
     @property
+    def quarantined(self) -> int:
+        return self.counts.quarantined
+
+    @property
     def refused(self) -> bool:
         """True when a plan knows what a run would do, and that it would refuse the deletes that it finds."""
         return False
@@ -57,13 +61,14 @@ class NodeResult:
 
 @dataclass(frozen=True)
 class PlannedNode(NodeResult):
-    """One node of a plan: the same, and what would become of the deletes."""
+    """One node of a plan: the same, and what would become of the deletes and of the table's columns."""
 
     verdict: str | None = None
     found_deletes: int | None = None
     delete_percent: float | None = None
     sample_deletes: list[dict[str, Any]] = field(default_factory=list)
     reason: str | None = None
+    schema_changes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def refused(self) -> bool:

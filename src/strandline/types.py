@@ -5,7 +5,7 @@ Types are written as Spark SQL writes them (`bigint`, `decimal(10,2)`, `timestam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -27,7 +27,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns in order; names compare case-insensitively and may not differ by case alone."""
+    """Columns in order; names are not empty, compare case-insensitively and may not differ by case alone."""
 
     columns: tuple[Column, ...]
 
@@ -37,7 +37,12 @@ class Schema:
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
-        for c in self.columns:
+        for number, c in enumerate(self.columns, 1):
+            if not c.name:
+                raise TableError(
+                    f"column {number} has no name",
+                    hint="give it a name at the source, or with a query:",
+                )
             if c.fold in seen:
                 raise TableError(
                     f"two columns differ only in case or not at all: `{seen[c.fold]}` and `{c.name}`",
@@ -79,12 +84,27 @@ class Relation:
 
 
 @dataclass(frozen=True)
+class Catalog:
+    """Where tables are found by name. Its properties may hold secrets: they are asked for when it is opened."""
+
+    name: str
+    place: str  # what tells it from others; can be shown
+    properties: Callable[[], Mapping[str, str]] = field(repr=False, compare=False)
+    spark: Callable[[], Mapping[str, str]] = field(repr=False, compare=False)  # the same for Spark
+
+
+@dataclass(frozen=True)
 class Table:
-    """A lake table: where it lives. `label` is what people call it, `location` what engines open."""
+    """A lake table: where it lives. `label` is what people call it, `location` what engines open.
+
+    A table of a catalog has a name there: its namespace and its own. Its location is only what tells it from others.
+    """
 
     label: str
     location: str
     format: str = "delta"
+    catalog: Catalog | None = None
+    name: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,7 +184,6 @@ class TableState:
     metadata: frozenset[str] = (
         frozenset()
     )  # the columns that say where rows came from, marked as such; folded names
-    unfilled: bool = False  # has a runner added its delete flag, and not yet made it false in the rows there were?
 
     @property
     def system(self) -> tuple[str, ...]:
@@ -219,6 +238,7 @@ class Counts:
     unchanged: int = 0
     reopened: int = 0
     held: int = 0
+    quarantined: int = 0  # put aside, and therefore neither compared nor written
 
     @property
     def any(self) -> bool:

@@ -11,7 +11,8 @@ from tests.cli.conftest import FAILING, Call, add
 
 NODES = ["bronze_customers", "bronze_orders", "silver_customers", "silver_orders", "gold_revenue"]
 RESULT_KEYS = [
-    "name", "status", "rows_read", "inserted", "updated", "deleted", "reopened", "held", "version", "seconds",
+    "name", "status", "rows_read", "inserted", "updated", "deleted", "reopened", "held", "quarantined", "version",
+    "seconds",
     "warnings", "error",
 ]  # fmt: skip
 
@@ -248,7 +249,7 @@ def test_json_is_all_there_is_on_stdout(cli: Call, shop: Path) -> None:
 
 def test_engine_can_be_overridden(cli: Call, shop: Path) -> None:
     file = shop / "strandline.yaml"
-    file.write_text(file.read_text().replace("engine: pandas", "engine: spark"))
+    file.write_text(file.read_text().replace("engine: local", "engine: spark"))
     assert cli("run", "--project-dir", "shop", "--engine", "pandas").code == 0
     assert cli("plan", "--project-dir", "shop", "--engine", "pandas", "--quiet").code == 0
 

@@ -137,7 +137,7 @@ def test_two_runners_of_one_batch(tmp_path, pandas_platform, monkeypatch):
 
 
 def evolving(folder, kind):
-    """A table that the next batch prepares first: its own columns, those of its events, or its change feed."""
+    """A table whose columns, or those of its events, come with the next batch, or that gets a change feed first."""
     columns = {"id": "bigint", "at": "timestamp"}
     read = {"connection": "files", "path": "rows.csv", "schema": columns}
     history = {"mode": "scd2", "effective_at": "at"} if kind == "events" else {"mode": "upsert"}
@@ -168,8 +168,8 @@ def test_a_table_that_changes_while_it_is_prepared(
     """Another runner of the same batch holds it then: exit code 4; a stranger's change is gone along with."""
     from deltalake import DeltaTable
 
-    from strandline.engine.local import delta
     from strandline.lake.delta import feed as delta_feed
+    from strandline.lake.delta import log as delta_log
 
     found = evolving(tmp_path, kind)
     (tmp_path / "landing" / "rows.csv").write_text("id,at\n1,2024-01-01\n")
@@ -194,7 +194,7 @@ def test_a_table_that_changes_while_it_is_prepared(
                 )
         return mine
 
-    monkeypatch.setattr(delta_feed if kind == "feed" else delta, "DeltaTable", opened)
+    monkeypatch.setattr(delta_feed if kind == "feed" else delta_log, "DeltaTable", opened)
     with failpoints.armed(
         lambda name, _: None if passed or name != "notes.after" else passed.append(name)
     ):

@@ -23,7 +23,7 @@ from strandline.run.retry import Retry
 from strandline.types import Clock
 
 pytestmark = pytest.mark.spark
-QUICK = ("running.after", "stage.after", "alter.fill", "commit.before", "commit.after", "log.after")
+QUICK = ("running.after", "stage.after", "commit.before", "commit.after", "log.after")
 ELSEWHERE = (
     "recover.before",
     "recover.after",

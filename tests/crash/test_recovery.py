@@ -737,13 +737,14 @@ def undone(found: StrandlineProject, folder: Path, platform: Any) -> None:
 
 
 @pytest.mark.parametrize("then", [by_plan, without_records, undone])
-def test_a_flag_that_a_dead_runner_added_is_filled_in(
+def test_a_runner_that_died_adding_a_flag_has_added_nothing(
     tmp_path: Path, pandas_platform: Any, then: Callable
 ) -> None:
     unflagged(tmp_path, pandas_platform)
     found = flagged(tmp_path, soft=True)
     land(tmp_path, (1, "a"), (2, "B"), (3, "c"))
-    dies(found, pandas_platform, "alter.fill")
+    dies(found, pandas_platform, "commit.rows")
+    assert "_is_deleted" not in read_table(tmp_path / "lake" / "t").names
     then(found, tmp_path, pandas_platform)
     shown = {r["id"]: r["_is_deleted"] for r in read_table(tmp_path / "lake" / "t").rows}
     assert shown == {1: False, 2: False, 3: False} | ({} if then is undone else {4: True})
@@ -753,7 +754,7 @@ def test_a_flag_that_a_dead_runner_added_is_filled_in(
 def test_a_flag_that_was_added_since_the_look_is_filled_in(
     tmp_path: Path, pandas_platform: Any, soft: bool
 ) -> None:
-    """Whoever adds it dies; the runner beside it has looked before, and may not even want the flag."""
+    """The runner that adds it dies; the one beside it has looked before, and may not even want the flag."""
     unflagged(tmp_path, pandas_platform)
     land(tmp_path, (1, "a"), (2, "B"), (3, "c"), (4, "d"), (5, "e"))
     found, other = flagged(tmp_path, soft=soft), flagged(tmp_path, soft=True)
@@ -762,10 +763,12 @@ def test_a_flag_that_was_added_since_the_look_is_filled_in(
     def beside(name: str, _node: str | None) -> None:
         if name == "judged" and not passed:
             passed.append(name)
-            dies(other, pandas_platform, "alter.fill")
+            dies(other, pandas_platform, "commit.after")
 
     with failpoints.armed(beside):
-        found.run(platform=pandas_platform, check=True, retry=Retry(2, 0.0))
+        result = found.run(platform=pandas_platform, retry=Retry(2, 0.0))
+    assert result.nodes[0].status == "fenced"  # the flag came with the rows of the batch
+    found.run(platform=pandas_platform, check=True)
     assert {r["_is_deleted"] for r in read_table(tmp_path / "lake" / "t").rows} == {False}
 
 

@@ -10,15 +10,19 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import Lab, for_all, lab
+from tests.lab import Lab, everywhere, for_all, lab
 
 from strandline.engine.base import Platform
 from strandline.testing.events import Course, assert_sound, counted, distinct, events_of, fold
-from strandline.testing.frames import assert_same, read_table
+from strandline.testing.frames import assert_same
 from strandline.testing.oracle import Frame, Row, select
 
-EXAMPLES = {"pandas": 12, "spark": 1}  # `make soak` draws a thousand and a hundred
-BATCHES = {"pandas": [3, 2, 1, 4], "spark": [2]}  # where a batch costs seconds
+EXAMPLES = {"memory": 12, "pandas": 12, "spark": 1}  # `make soak` draws a thousand and a hundred
+BATCHES = {
+    "memory": [3, 2, 1, 4],
+    "pandas": [3, 2, 1, 4],
+    "spark": [2],
+}  # where a batch costs seconds
 SYSTEM = [
     ("_valid_from", "timestamp"),
     ("_valid_to", "timestamp"),
@@ -154,10 +158,11 @@ def tell(platform: Platform, story: Story) -> None:
             before = after
         again = at.run(Frame(story.columns, told))
         assert again.status == "unchanged"
-        kept = read_table(at.folder / "lake" / "t__events")
+        kept = at.table("t__events")
         assert len(kept.rows) == len(distinct(events_of(told, story.course), story.course))
 
 
+@everywhere
 def test_any_order_and_any_batching_give_the_same_table(
     engine_name: str, platform: Platform
 ) -> None:

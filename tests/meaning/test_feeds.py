@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import strategies as st
-from tests.meaning.lab import MemoryStore, for_all
+from tests.lab import MemoryStore, for_all
 
 from strandline.engine.base import Platform
 from strandline.lake.delta.log import SYSTEM

@@ -7,14 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.meaning.lab import for_all, lab
+from tests.lab import everywhere, for_all, lab
 
 from strandline.engine.base import Platform
 from strandline.testing.events import Sequenced, by_sequence
 from strandline.testing.frames import assert_same
 from strandline.testing.oracle import Frame, Row, key_of, select
 
-EXAMPLES = {"pandas": 12, "spark": 1}
+EXAMPLES = {"memory": 12, "pandas": 12, "spark": 1}
 COLUMNS = [("k", "int"), ("v", "string"), ("w", "double"), ("op", "string"), ("n", "bigint")]
 HOW = Sequenced(["k"], "n", lambda row: row["op"] == "D")
 
@@ -41,6 +41,7 @@ def _row(key: Any, dice: Random) -> Row:
     }
 
 
+@everywhere
 def test_older_rows_never_overwrite_newer_ones(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, batches(), counts=EXAMPLES)
     def _(told: list[list[Row]]) -> None:

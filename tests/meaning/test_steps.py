@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from tests import effort
-from tests.meaning.lab import for_all, lab
+from tests.lab import for_all, lab
 from tests.meaning.tables import HASHABLE, TYPES, tables, values
 
 from strandline.engine.base import Platform

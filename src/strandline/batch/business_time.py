@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from strandline.batch import compare, deletes
 from strandline.batch.checks import check_columns
+from strandline.batch.columns import as_fitted, shape_of, widened
 from strandline.batch.compare import Landing, Outcome, Reconciled, Transformed
 from strandline.batch.deletes import Finding
 from strandline.batch.read import Slice
@@ -54,7 +55,7 @@ from strandline.strategy.changes import (
     range_measures,
 )
 from strandline.strategy.events import BATCH, INSTANT, TIMES, Course
-from strandline.strategy.fit import Fit, fit
+from strandline.strategy.fit import Fit
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question
 from strandline.strategy.verdict import Verdict
@@ -131,7 +132,7 @@ def prepare(
 ) -> Outcome:
     """Reconcile, evaluate and judge: the new events, and the change set that their chains make."""
     book = book_of(job, engine, state)
-    come, course, shape = _come(job, engine, book, made.rows, state)
+    come, course, shape, book = _come(job, engine, book, made.rows, state)
     found = deletes.find(job, engine, slice_, made.rows, made, state)
     judged = _Judged(_question(job, engine, course, state))
     if looked := found or _present(made):
@@ -167,10 +168,10 @@ def prepare(
 
 def _come(
     job: Job, engine: Engine, book: Book, rows: Relation, state: TableState | None
-) -> tuple[exp.Query, Course, Fit]:
-    """The rows of the slice as events, and how the table of events takes them."""
+) -> tuple[exp.Query, Course, Fit, Book]:
+    """The rows of the slice as events, how the table of events takes them, and the events there are as it does."""
     roles = compare.system_roles(job, state)
-    check_columns(job, rows, state, roles)
+    check_columns(job, rows, state, {**roles, **job.own_columns, **job.foreign_columns})
     if taken := next((n for n in events.ROLES.values() if n in rows.schema), None):
         raise TableError(
             f"{job.node.name}: the rows bring a column `{taken}`, which {book.table.label} keeps for itself",
@@ -186,15 +187,18 @@ def _come(
             + ": timestamp}}}",
         )
     _, rows = compare.partitioned(job, engine, rows, state)
-    system = book.state.system if book.state else ()
-    shape = fit(rows.schema, book.state.schema if book.state else None, system, book.table.label)
+    shape = shape_of(job, rows.schema, book.table, book.state)
+    rows = as_fitted(engine, rows, shape)
+    if book.rows is not None and book.state is not None:
+        stored = widened(engine, book.rows, shape.columns, book.state.roles)
+        book = replace(book, rows=stored)
     course = course_of(job, shape.columns)
     gone = compare.announcing(job, engine, rows)
     ignored = job.node.write.delete_strategy == "ignore"
     come: exp.Query = events.slice_events(rows, course, gone, ignore=ignored)
     if shape.kept and book.rows is not None:
         come = events.filled(come, book.rows, course, [c.name for c in shape.kept])
-    return come, course, shape
+    return come, course, shape, book
 
 
 def _measures() -> dict[str, exp.Expr]:
@@ -228,8 +232,17 @@ def _refuse_null(job: Job, engine: Engine, staged: Staged, course: Course) -> No
 def _landing(book: Book, shape: Fit, new: Staged, course: Course) -> Landing:
     columns = course.columns.plus(*events.SYSTEM)
     counts = Counts(inserted=int(new.measures["n"] or 0))
-    changes = ChangeSet(new.relation, columns, Removals.NOTHING, (), (), dict(events.ROLES), counts)
-    return Landing(book.table, book.state, changes, shape.added)
+    changes = ChangeSet(
+        new.relation,
+        columns,
+        Removals.NOTHING,
+        (),
+        (),
+        dict(events.ROLES),
+        counts,
+        evolves=shape.changes,
+    )
+    return Landing(book.table, book.state, changes)
 
 
 # --- what is found out besides -----------------------------------------------------------------------------
@@ -265,7 +278,7 @@ def _question(job: Job, engine: Engine, course: Course, state: TableState | None
     keys = Schema(tuple(c for k in course.keys if (c := course.columns.get(k))))
     roles = {r: n for r, n in compare.system_roles(job, state).items() if r != "row_hash"}
     stored = {r: n for r, n in state.roles.items() if r != "row_hash"} if state else {}
-    target = compare.target_rows(job, engine, state)
+    target = compare.compared_rows(job, engine, state, Fit(course.columns))
     keeping = Keeping(course.keys, roles, course.at, hard=course.hard)
     none = Relation("", keys)
     return Question(
@@ -373,14 +386,9 @@ def folded(
     job: Job, engine: Engine, touched: Touched, course: Course, state: TableState | None
 ) -> Outcome:
     """The change set that the chains of some keys make of a table."""
-    target = compare.target_rows(job, engine, state)
     roles = compare.system_roles(job, state)
-    shape = fit(
-        course.columns,
-        state.schema if state else None,
-        state.system if state else (),
-        job.target.label,
-    )
+    shape = shape_of(job, course.columns, job.target, state)
+    target = compare.compared_rows(job, engine, state, shape)
     tree = fold.changes(
         fold.versions(touched.events, course), touched.keys, target, shape, course, roles
     )
@@ -416,7 +424,7 @@ def unfolded(job: Job, engine: Engine, batch: int, state: TableState | None) -> 
 def compiled(job: Job, engine: Engine, made: Transformed, state: TableState | None) -> exp.Query:
     """The query that finds what the events of a slice change."""
     book = book_of(job, engine, state)
-    come, course, _ = _come(job, engine, book, made.rows, state)
+    come, course, _, book = _come(job, engine, book, made.rows, state)
     new = engine.query(events.fresh(come, book.rows, course))
     return folded(
         job, engine, _touched(job, engine, book, new, course, state), course, state

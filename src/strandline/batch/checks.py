@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
 from strandline.engine.base import Engine
 from strandline.errors import TableError, TransformError, UnknownColumn, located
-from strandline.lake import describe
+from strandline.lake import describe, format_of
 from strandline.plan.inputs import Input, file_column, is_lake, table_of
 from strandline.plan.job import Job
 from strandline.sql.expr import (
@@ -24,7 +25,8 @@ from strandline.sql.expr import (
 )
 from strandline.sql.portable import parse
 from strandline.strategy.changes import ACTION, DROP, METADATA, TOUCHING, ChangeSet
-from strandline.strategy.fit import VOID
+from strandline.strategy.evolution import Relax
+from strandline.strategy.widening import VOID
 from strandline.types import Column, Relation, TableState
 from strandline.words import agree
 
@@ -143,6 +145,16 @@ def _check_kept(job: Job, state: TableState) -> None:
             f"it was written with mode: upsert, and mode: {write.mode} would not keep that up",
             hint="set the mode back, or write another table",
         )
+    if write.mode == "delete_insert" and "row_hash" in state.roles:
+        raise TableError(
+            f"{job.target.label} keeps one row of each key, with a hash: it was written with mode: upsert",
+            hint="set the mode back, or write another table",
+        )
+    if write.mode != "delete_insert" and job.past.memory.mode == "delete_insert" and write.keyed:
+        raise TableError(
+            f"{job.target.label} was written with mode: delete_insert, so it may hold several rows of a key",
+            hint="set the mode back, or write another table",
+        )
     before = job.past.memory.keys or write.keys
     if write.keyed and {k.casefold() for k in before} != {k.casefold() for k in write.keys}:
         raise TableError(
@@ -176,9 +188,12 @@ def check_required(
             continue
         told = f"{job.target.label}: column `{name}` is NOT NULL in the table"
         if name in (c.name for c in lacks):
+            if job.node.write.relax_not_null:
+                continue
             raise TableError(
                 f"{told}, and the rows to write do not bring it; nothing was written",
-                hint=f"bring the column back, or add a derive step that gives `{name}` a value",
+                hint=f"bring the column back, add a derive step that gives `{name}` a value, or set "
+                "write.relax_not_null: true, which lets it be NULL",
             )
         some = _some(job, engine, rows, all_of([whole, is_null(col(name))]))
         raise TableError(
@@ -186,6 +201,22 @@ def check_required(
             "nothing was written",
             hint=f"add a derive step that gives `{name}` a value (coalesce), or leave such rows out with a filter step",
         )
+
+
+def checked_rewrite(job: Job, state: TableState, changes: ChangeSet) -> ChangeSet:
+    """The change set of a table that is written anew: it forgets what is NOT NULL in it, if that may be so."""
+    limits, evolves = format_of(job.target).limits, changes.evolves
+    relaxed = {c.name for c in evolves if isinstance(c, Relax)}
+    left = [name for name in state.required if name not in relaxed]
+    if left and not job.node.write.relax_not_null:
+        names = ", ".join(f"`{name}`" for name in left)
+        why = next((c.told for c in evolves if type(c) not in limits.carried), evolves[0].told)
+        raise TableError(
+            f"{job.target.label}: this batch {why}, for which a {limits.title} table is written anew, and then {names} "
+            f"would no longer be NOT NULL",
+            hint="set write.relax_not_null: true if that may be so, or write another table",
+        )
+    return replace(changes, evolves=(*evolves, *(Relax(name) for name in left)))
 
 
 def _some(job: Job, engine: Engine, rows: Relation, which: exp.Expr) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlglot import exp
@@ -14,7 +14,7 @@ from strandline.plan.job import Job
 from strandline.sql.expr import ident, rows_of
 from strandline.sql.portable import DIALECTS
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Table, Token
+from strandline.types import Relation, Table, Token
 
 
 class Recorder:
@@ -23,6 +23,7 @@ class Recorder:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.dialect = engine.dialect
+        self.merges_columns = engine.merges_columns
         self.parts: list[tuple[str, exp.Query]] = []
         self.names: dict[str, str] = {}
 
@@ -49,9 +50,6 @@ class Recorder:
 
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
         return self.engine.call(function, rows)
-
-    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-        raise NotImplementedError("compiling writes nothing")
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]

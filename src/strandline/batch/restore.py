@@ -9,8 +9,10 @@ from sqlglot import exp
 from strandline.engine.base import Engine, LakeSource
 from strandline.lake import parent_of
 from strandline.sql.expr import OUTER, cast, col, lit, named, rows_of, same_keys, select, table
+from strandline.sql.portable import family
 from strandline.strategy import append as appending
 from strandline.strategy.changes import ChangeSet, Removals
+from strandline.strategy.conform import reshaped, with_hash
 from strandline.types import Counts, Relation, Table, TableState
 
 
@@ -27,7 +29,7 @@ def without(
         rows = engine.query(rows_of(now).limit(0))
     else:
         then = engine.scan(LakeSource(place, before)).relation
-        rows = engine.query(_reshaped(then, state))
+        rows = _rehashed(engine, then, engine.query(_reshaped(then, state)), state)
     come, go = (int(n) for n in engine.fetch(appending.difference(rows, now, state.schema))[0])
     back = (
         _new(engine, rows, now, [*keys, *filter(None, [state.roles.get("valid_from")])])
@@ -38,6 +40,19 @@ def without(
     return _changes(
         rows, state, Counts(inserted=come - changed, updated=changed, deleted=go - changed)
     )
+
+
+def _rehashed(engine: Engine, then: Relation, rows: Relation, state: TableState) -> Relation:
+    """The rows with the hash of their types of today, where these say something else than those of then."""
+    name = state.roles.get("row_hash")
+    wide = [
+        c
+        for c in then.schema
+        if (now := state.schema.get(c.name)) and family(now.type) != family(c.type)
+    ]
+    if name is None or not wide:
+        return rows
+    return engine.query(with_hash(rows, name, state.schema.without(*state.system)))
 
 
 def _new(engine: Engine, rows: Relation, now: Relation, keys: Sequence[str]) -> int:
@@ -63,7 +78,8 @@ def _reshaped(then: Relation, state: TableState) -> exp.Select:
     for c in state.schema:
         old = then.schema.get(c.name)
         missing = exp.false() if c.fold == flag else exp.null()
-        values.append(named(cast(col(old.name) if old else missing, c.type), c.name))
+        value = reshaped(col(old.name), old.type, c.type) if old else cast(missing, c.type)
+        values.append(named(value, c.name))
     return select(*values).from_(table(then.name))
 
 

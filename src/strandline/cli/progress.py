@@ -14,6 +14,7 @@ from strandline.cli.talk import Talk, node_error
 from strandline.cli.text import COLOURS, SIGNS, count, duration, indented, shortened
 from strandline.result import NodeResult, PlannedNode
 from strandline.run.observer import Observer
+from strandline.strategy.evolution import change_from_json
 from strandline.words import plural
 
 if TYPE_CHECKING:
@@ -65,13 +66,20 @@ class NodeLines:
     def details(self, r: NodeResult) -> list[str]:
         """What stands below a node's line: what else was counted, its warnings, its error and the way out."""
         more = [
-            f"{count(n)} {word}" for n, word in ((r.reopened, "reopened"), (r.held, "held")) if n
+            f"{count(n)} {word}"
+            for n, word in (
+                (r.reopened, "reopened"),
+                (r.held, "held"),
+                (r.quarantined, "in quarantine"),
+            )
+            if n
         ]
         lines = indented(", ".join(more), self.talk.width) if more else []
         for warning in r.warnings:
             lines += indented(warning, self.talk.width)
         if isinstance(r, PlannedNode):
-            lines += [line for text in _deletes(r) for line in indented(text, self.talk.width)]
+            told = [*_columns(r), *_deletes(r)]
+            lines += [line for text in told for line in indented(text, self.talk.width)]
         return lines + (node_error(r.error, self.talk.width) if r.error else [])
 
 
@@ -92,6 +100,13 @@ class UndoLines(NodeLines):
 
     def details(self, r: NodeResult) -> list[str]:
         return node_error(r.error, self.talk.width) if r.error else []
+
+
+def _columns(r: PlannedNode) -> Iterator[str]:
+    """What a plan would do to the table's columns."""
+    if r.schema_changes:
+        told = [change_from_json(c).told for c in r.schema_changes]
+        yield f"the table: {', '.join(told)}"
 
 
 def _deletes(r: PlannedNode) -> Iterator[str]:
@@ -225,4 +240,6 @@ def summary(results: Sequence[NodeResult]) -> tuple[str, str]:
     for word in ("reopened", "held"):  # rare, so said only when there are any
         if n := sum(getattr(r, word) for r in results):
             sums[word] = n
+    if n := sum(r.quarantined for r in results):
+        sums["in quarantine"] = n
     return nodes, ", ".join(f"{n:,} {word}" for word, n in sums.items())

@@ -1,4 +1,4 @@
-"""What an engine is: seven verbs. Everything else is built from them, once, as trees.
+"""What an engine is: six verbs. Everything else is built from them, once, as trees.
 
 A *platform* owns the process-wide part (the Spark session, or nothing) and opens *workspaces*; a workspace is an
 `Engine` for one node: its views, settings and staged rows are its own and vanish with it.
@@ -6,7 +6,7 @@ A *platform* owns the process-wide part (the Spark session, or nothing) and open
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from sqlglot import exp
 
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Schema, Table, Token
+from strandline.types import Relation, Schema, Table, Token
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,9 @@ class Engine(Protocol):
     """One workspace of one engine."""
 
     dialect: str
+    merges_columns: frozenset[
+        str
+    ]  # formats whose MERGE can bring columns, and the table stays the same one
 
     def scan(self, source: Source) -> Scan:
         """Give a source a name; nothing needs to be read yet."""
@@ -147,9 +150,6 @@ class Engine(Protocol):
 
     def call(self, function: Callable[[Any], Any], rows: Relation) -> Relation:
         """Pass rows through a user's Python function as this engine's own kind of frame."""
-
-    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-        """Add columns, and system columns by their role (a flag starts as false); never anything else."""
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]

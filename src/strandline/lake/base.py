@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from strandline.sql.values import Value
 from strandline.strategy.changes import ChangeSet
+from strandline.strategy.evolution import Limits
 from strandline.types import Commit, Table, TableState, Token
 
 Key = Mapping[str, Value | float | bytes | None]
@@ -21,6 +22,7 @@ class TableFormat(Protocol):
     """One table format. It never evaluates a query: that is an engine's work."""
 
     name: str
+    limits: Limits  # what its tables can hold and change
 
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         """The table as it is, with the newest commit under `app_id`; None when there is no table."""
@@ -33,6 +35,15 @@ class TableFormat(Protocol):
 
     def history(self, table: Table) -> Iterator[Commit]:
         """The commits that the table still knows, the newest first, read as far as they are asked for."""
+
+    def since(self, table: Table, version: int) -> list[Commit] | None:
+        """The commits after a version, the newest first; None when the table of now does not follow that version.
+
+        Then an older copy of it was put back, or it was rolled back.
+        """
+
+    def preceding(self, table: Table, version: int) -> int:
+        """The version before a version, whether or not it can still be read."""
 
     def moved(self, table: Table, after: int, upto: int) -> bool:
         """True unless no row can have come or gone after one version up to another."""

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.config.resolve import ETL_SCHEMA, folder_given
+from strandline.config.resolve import ETL_SCHEMA, PlaceError, folder_given
 from strandline.control.store import DeltaStore
-from strandline.errors import ReadError, StrandlineError, UnknownColumn
+from strandline.errors import ConfigError, ReadError, StrandlineError, UnknownColumn
 from strandline.lake import describe, format_of
 from strandline.loader import delivery
 from strandline.types import Table, TableState
@@ -41,7 +41,10 @@ def job_frames() -> Frames:
 def job_store(control: str | Path | None) -> DeltaStore:
     """The control tables: in the place given, else in that of the environment, else in the working directory."""
     given = str(control or os.environ.get(ETL_SCHEMA) or Path.cwd() / ".strandline")
-    folder = folder_given(given)
+    try:
+        folder = folder_given(given)
+    except PlaceError as error:
+        raise ConfigError(f"the control tables: {error}") from error
     return DeltaStore(Path(folder) if folder else job_frames().schema_folder(given))
 
 

@@ -1,4 +1,4 @@
-"""Applies what was prepared, in one order: note → events → evolve → commit → read back → record."""
+"""Applies what was prepared, in one order: note → events → commit → read back → record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from strandline.batch.columns import rewritten, writes_anew
 from strandline.batch.compare import Landing
 from strandline.batch.prepare import Ready
 from strandline.control.coverage import Coverage
@@ -28,8 +29,9 @@ from strandline.plan.job import Job
 from strandline.plan.worth import feed_worth
 from strandline.result import NodeResult
 from strandline.run.record import Ending, Recorder
-from strandline.strategy.changes import METADATA, ChangeSet
-from strandline.types import Column, Commit, Counts, Table, TableState
+from strandline.run.shelf import Shelf
+from strandline.strategy.changes import ChangeSet
+from strandline.types import Commit, Counts, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,21 @@ class Lander:
     state: TableState | None
 
     def land(self, ready: Ready, began: float) -> NodeResult:
-        """Apply what was prepared: note, evolve, commit, record; an error when its deletes were refused."""
+        """Apply what was prepared: note, commit, record; an error when its deletes were refused."""
         if ready.verdict and (refusal := ready.verdict.refusal):
             raise refusal
+        result = self._land(ready, began)
+        if ready.quarantine is not None:
+            Shelf(self.job, self.engine, self.this).swept(ready.quarantine, self.records.ended())
+        return result
+
+    def _land(self, ready: Ready, began: float) -> NodeResult:
         job, state, changes = self.job, self.state, ready.changes
         if state is not None:
             ready = replace(ready, coverage=replace(ready.coverage, table=state.table_id))
-        coverage, version, name, said = ready.coverage, None, job.node.name, list(ready.warnings)
         self._note(ready)
+        ready = self._set_aside(ready)
+        coverage, version, name, said = ready.coverage, None, job.node.name, list(ready.warnings)
         if ready.events is not None:
             now = describe(job.target) if changes.base is not None else None
             if changes.base is not None and (now is None or now.version != changes.base):
@@ -58,10 +67,7 @@ class Lander:
                     job.target, changes.base
                 )  # before the events: once they landed, the table follows
             self._land_events(ready.events, coverage)
-        commits = state is None or changes.counts is None or changes.counts.any
-        if self._evolves(ready, commits=commits):
-            with step(name, "evolve"):
-                self._unless_taken(job.target, partial(self._evolve, ready))
+        commits = self._commits(ready)
         if (
             commits
             and state is not None
@@ -80,9 +86,8 @@ class Lander:
                 version, overlooked = self._apply(ready)
             said += overlooked
         counts = changes.counts or self._committed()
-        coverage = replace(
-            coverage, target=version if version is not None else self._version(ready)
-        )
+        known = state.version if state else None
+        coverage = replace(coverage, target=version if version is not None else known)
         if state is None and (new := describe(job.target)):
             coverage = replace(coverage, table=new.table_id)
         read = ready.rows_read()
@@ -91,6 +96,14 @@ class Lander:
         made = version is not None or ready.events is not None or ready.recovery is not None
         end = Ending(counts, read, version, ready.versions, coverage, said, ready.recovery, made)
         return self.records.record(self.this, began, end)
+
+    def _set_aside(self, ready: Ready) -> Ready:
+        """Write the rows that checks have put aside; they count once the batch has come to its end."""
+        if ready.quarantine is None:
+            return ready
+        with step(self.job.node.name, "quarantine"):
+            version = Shelf(self.job, self.engine, self.this).put(ready.quarantine)
+        return replace(ready, coverage=replace(ready.coverage, quarantine=version))
 
     def _note(self, ready: Ready) -> None:
         """Note what happens to single rows; of a batch whose events landed before, that was done before them."""
@@ -101,57 +114,27 @@ class Lander:
             self.records.store.log_changes(token, notes)
         point("notes.after", token.node)
 
-    def _version(self, ready: Ready) -> int | None:
-        """The version of a table to which nothing was committed, but which may have got a system column."""
-        now = describe(self.job.target) if self._evolves(ready, commits=False) else self.state
-        return now.version if now else None
+    def _commits(self, ready: Ready) -> bool:
+        """Is there anything to commit? New columns are, unless deletes are held and nothing else is to be written."""
+        counts = ready.changes.counts
+        if self.state is None or counts is None or counts.any:
+            return True
+        return bool(ready.changes.evolves) and not counts.held
 
     def _land_events(self, events: Landing, coverage: Coverage) -> None:
         """Commit the events of a history: from here on the batch has landed, whatever happens to this runner."""
         with step(self.job.node.name, "events"):
-            if events.state is not None and events.added:
-                self._unless_taken(
-                    events.table, partial(self.engine.alter, events.table, events.added, {})
-                )
-            self._commit(events.table, events.changes, coverage)
+            changes, now = (
+                events.changes,
+                describe(events.table) if events.changes.evolves else None,
+            )
+            self._commit(events.table, self._whole(events.table, now, changes), coverage)
 
-    def _evolves(self, ready: Ready, *, commits: bool) -> bool:
-        """Does the table get columns first, or a flag filled in? Who writes all of its rows fills it in with them."""
-        state, whole = self.state, commits and ready.changes.base is not None
-        return state is not None and bool(
-            ready.system or ready.added or self._unmarked(ready) or (state.unfilled and not whole)
-        )
-
-    def _unmarked(self, ready: Ready) -> list[Column]:
-        """The metadata columns that this node wrote before there were marks."""
-        state, changes = self.state, ready.changes
-        if state is None or changes.base is not None or not self.job.past.memory.known:
-            return []
-        known = {*state.metadata, *(name.casefold() for name in state.system)}
-        return [
-            c
-            for c in changes.columns
-            if c.fold in METADATA and c.name in state.schema and c.fold not in known
-        ]
-
-    def _evolve(self, ready: Ready) -> None:
-        """Add what the table still lacks: a runner that died or came second may have added some of it.
-
-        A flag that somebody has added is filled in by whoever comes next: the one who added it may be dead, whatever
-        the records say.
-        """
-        name, target = self.job.node.name, self.job.target
-        point("alter.before", name)
-        now = describe(target)
-        added = [c for c in ready.added if not (now and c.name in now.schema)] + self._unmarked(
-            ready
-        )
-        system = {r: c for r, c in ready.system.items() if not (now and r in now.roles)}
-        if now and now.unfilled and (flag := now.schema.get(now.roles["deleted"])):
-            system["deleted"] = flag
-        if added or system:
-            self.engine.alter(target, added, system)
-        point("alter.after", name)
+    def _whole(self, table: Table, state: TableState | None, changes: ChangeSet) -> ChangeSet:
+        """The change set; the whole table, where its columns cannot change without all of its rows."""
+        if state is None or not writes_anew(self.engine, table, changes):
+            return changes
+        return rewritten(self.engine, table, state, changes)
 
     def _unless_taken(self, table: Table, work: Callable[[], Any]) -> Any:
         """Do something to a table; when it fails because another runner holds the number, say that."""
@@ -171,6 +154,7 @@ class Lander:
         changes, state, target = ready.changes, self.state, self.job.target
         if state is not None and changes.base is None:
             changes = replace(changes, seen=state.version)
+        changes = self._whole(target, state, changes)
         try:
             version = self._commit(target, changes, ready.coverage)
         except DuplicateKeys:  # found inside a first commit, which is then not made
@@ -191,6 +175,7 @@ class Lander:
         record = {
             "coverage": coverage.as_dict(),
             "counts": asdict(changes.counts) if changes.counts else None,
+            **({"rewrites": True} if changes.rewrites else {}),
         }
         point("commit.before", name)
         try:

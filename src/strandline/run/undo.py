@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from strandline.batch import restore
 from strandline.batch.compare import Landing
 from strandline.batch.prepare import Ready
+from strandline.batch.quarantine import put_back
 from strandline.control.fence import counting
 from strandline.control.ledger import RunRow, Store
 from strandline.control.undo import Taking, in_the_way, takings
@@ -195,7 +196,7 @@ def _events(
 
 def _wrote(place: Table, taking: Taking, past: Sequence[Commit]) -> tuple[str, int] | None:
     mine = (c.version for c in past if (c.record.get("run_id"), c.record.get("batch")) in taking.by)
-    version = min(mine, default=None)
+    version = next(mine, None)
     return (place.label, version) if version is not None else None
 
 
@@ -257,8 +258,9 @@ def _ready(
     if taking.events is not None and job.events is not None:
         assert written is not None, "and its events are there"
         events = Landing(
-            job.events, written, restore.without(job.events, engine, written, taking.events[1]), ()
+            job.events, written, restore.without(job.events, engine, written, taking.events[1])
         )
     ready = taken_back(job, engine, state, taking.coverage)
     told = [f"took back batch {row.batch} of run {row.run_id}" for row in taking.batches]
-    return replace(ready, warnings=tuple(told), events=events)
+    aside = put_back(job, engine, taking.node, taking.run_id, taking.quarantines)
+    return replace(ready, warnings=tuple(told), events=events, quarantine=aside)

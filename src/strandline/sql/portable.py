@@ -24,6 +24,7 @@ from strandline.sql.expr import call, case, cast, concat, data_type, eq, is_null
 from strandline.sql.names import AGGREGATE_NAMES, CALLED_NAMES
 from strandline.sql.spoken import remember
 
+_BY_NAME = "strandline_by_name"
 _FAULT, _FIELD, _END = "strandline!", "␟", "␞"
 
 
@@ -61,6 +62,8 @@ class AnsiSpark(Spark):
 
     class Generator(SparkGenerator):
         def anonymous_sql(self, expression: exp.Anonymous) -> str:
+            if expression.name == _BY_NAME:
+                return self.sql(expression.expressions[1])
             return _own_function(self, expression, _SPARK_OWN) or super().anonymous_sql(expression)
 
 
@@ -83,6 +86,8 @@ class SparkOnDuck(DuckDB):
             return f"(CASE WHEN {right} = 0 THEN {zero} ELSE {left} {sign} {right} END)"
 
         def anonymous_sql(self, expression: exp.Anonymous) -> str:
+            if expression.name == _BY_NAME:
+                return self.sql(expression.expressions[0])
             return _own_function(self, expression, _DUCK_OWN) or super().anonymous_sql(expression)
 
         def trim_sql(self, expression: exp.Trim) -> str:
@@ -157,6 +162,8 @@ _SPARK_OWN = {
     "raise_error": "RAISE_ERROR({})",
     "sha256_hex": "SHA2({}, 256)",
     "hash60": "CAST(CONV(SUBSTRING(SHA2({}, 256), 1, 15), 16, 10) AS BIGINT)",
+    "hex63": "(CAST(CONV(SUBSTRING({0}, 1, 15), 16, 10) AS BIGINT) * 8 "
+    "+ CAST(CONV(SUBSTRING({0}, 16, 1), 16, 10) AS BIGINT) DIV 2)",
     "epoch_micros": "UNIX_MICROS(CAST({} AS TIMESTAMP))",
     "byte_count": "OCTET_LENGTH({})",
     "joined": "CONCAT_WS('', {})",  # what is NULL is left out
@@ -173,6 +180,8 @@ _DUCK_OWN = {
     "raise_error": "ERROR({})",
     "sha256_hex": "SHA256({})",
     "hash60": "CAST('0x' || SUBSTRING(SHA256({}), 1, 15) AS BIGINT)",
+    "hex63": "(CAST('0x' || SUBSTRING({0}, 1, 15) AS BIGINT) * 8 "
+    "+ CAST('0x' || SUBSTRING({0}, 16, 1) AS BIGINT) // 2)",
     "epoch_micros": "EPOCH_US({})",
     "byte_count": "STRLEN({})",
     "joined": "CONCAT_WS('', {})",
@@ -225,6 +234,11 @@ def render(tree: exp.Expr, dialect: str) -> str:
     """The text of a tree for one engine: `spark` or `duckdb`."""
     text: str = tree.sql(dialect=DIALECTS[dialect])
     return text
+
+
+def by_name(cast_: exp.Expr, rebuilt: exp.Expr) -> exp.Expr:
+    """A cast of nested values, field by name. DuckDB's cast does so; Spark's goes by position, so it gets `rebuilt`."""
+    return exp.Anonymous(this=_BY_NAME, expressions=[cast_, rebuilt])
 
 
 # --- faults: errors raised by our own SQL, in the same words on both engines -------------------------------

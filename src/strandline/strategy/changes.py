@@ -29,7 +29,6 @@ from strandline.sql.expr import (
     named,
     negate,
     one_of,
-    rows_of,
     same_keys,
     select,
     table,
@@ -38,7 +37,8 @@ from strandline.sql.expr import (
     same as same_values,
 )
 from strandline.sql.portable import family
-from strandline.types import Counts, Relation, Schema
+from strandline.strategy.evolution import SchemaChange
+from strandline.types import Column, Counts, Relation, Schema
 
 ACTION = "_action"
 ROW_HASH = "_row_hash"
@@ -95,6 +95,10 @@ class ChangeSet:
         None  # the only version of the table on which it may be committed; None: on any
     )
     seen: int | None = None  # the version that was looked at; what has come since may make it void
+    evolves: tuple[
+        SchemaChange, ...
+    ] = ()  # what becomes of the table's columns, in the same commit
+    rewrites: bool = False  # the same rows anew, in other columns, and what changes among them
 
     @property
     def system(self) -> tuple[str, ...]:
@@ -115,7 +119,10 @@ class ChangeSet:
     def replaces_only(self) -> bool:
         """Has every addition a stored row that it replaces or touches? A history gets new ones with every change."""
         return (
-            self.counts is not None and not self.counts.inserted and "valid_from" not in self.roles
+            self.counts is not None
+            and not self.counts.inserted
+            and not self.drops
+            and "valid_from" not in self.roles
         )
 
     @property
@@ -126,7 +133,7 @@ class ChangeSet:
     @property
     def touched(self) -> list[str]:
         """The columns that a touching verb writes: what strandline keeps, but not what finds or sums up the row."""
-        fixed = {"row_hash", "valid_from", "batch_id"}
+        fixed = {"row_hash", "valid_from", "batch_id", "surrogate_key", "durable_key", "skeleton"}
         return [name for role, name in self.roles.items() if role not in fixed]
 
 
@@ -177,19 +184,21 @@ def key_ranges(measured: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     """The table as it will be: target − removals + additions, each with its system columns."""
-    whole = negate(one_of(col(ACTION), (DROP, *TOUCHING)))
-    come = rows_of(changes.additions, changes.columns).where(whole)
+    come = _come(changes)
     if target is None or changes.removals is Removals.EVERYTHING:
         return come
     there = target.schema
     stay = select(
         *(
-            named(cast(col(c.name, OUTER) if c.name in there else exp.null(), c.type), c.name)
+            named(
+                _filled(changes, c, col(c.name, OUTER) if c.name in there else exp.null()), c.name
+            )
             for c in changes.columns
         )
     ).from_(table(target.name, OUTER))
-    if changes.removals is Removals.NOTHING:
+    if changes.inserts_only:  # such rows need no verb
         return exp.union(stay, come, distinct=False)
+    come = come.where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
     match = (
         select(lit(1))
         .from_(table(changes.additions.name, "c"))
@@ -199,6 +208,29 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     return exp.union(
         exp.union(stay, come, distinct=False), _touched_rows(changes, target), distinct=False
     )
+
+
+def coming(changes: ChangeSet, target: Relation) -> exp.Query:
+    """The rows that are written where stored rows are not changed in place: those that come, and those touched."""
+    come = _come(changes).where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
+    return exp.union(come, _touched_rows(changes, target), distinct=False)
+
+
+def _come(changes: ChangeSet) -> exp.Select:
+    """The additions in the table's columns; what they lack is NULL."""
+    have = changes.additions.schema
+    values = [
+        col(c.name) if c.name in have else named(cast(exp.null(), c.type), c.name)
+        for c in changes.columns
+    ]
+    return select(*values).from_(table(changes.additions.name))
+
+
+def _filled(changes: ChangeSet, column: Column, value: exp.Expr) -> exp.Expr:
+    """A stored value in the type of today; a delete flag is false where there was none."""
+    stored = cast(value, column.type)
+    flag = changes.roles.get("deleted", "").casefold()
+    return is_true(stored) if column.fold == flag else stored
 
 
 def _touched_rows(changes: ChangeSet, target: Relation) -> exp.Select:
@@ -238,7 +270,9 @@ def match(changes: ChangeSet, stored: str, come: str) -> exp.Expr:
         (eq if key in changes.ranges else same_values)(col(key, come), col(key, stored))
         for key in changes.keys
     ]
-    return all_of([*same, *bounds])
+    # where rows are dropped, others of the same key may come: those replace nothing
+    apart = [exp.NEQ(this=col(ACTION, come), expression=lit("insert"))] if changes.drops else []
+    return all_of([*apart, *same, *bounds])
 
 
 def evaluated(

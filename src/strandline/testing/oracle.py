@@ -13,12 +13,14 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
+
+from strandline.testing import shapes
 
 Row = dict[str, Any]
 Columns = list[tuple[str, str]]
@@ -52,11 +54,13 @@ class Outcome:
     deleted: int = 0
     unchanged: int = 0
     created: bool = False
+    evolved: bool = False
 
     @property
     def commits(self) -> bool:
-        """Is there anything to commit? A new table is, even an empty one."""
-        return bool(self.created or self.inserted or self.updated or self.deleted)
+        """Is there anything to commit? A new table is, even an empty one, and so are new columns."""
+        changed = self.inserted or self.updated or self.deleted
+        return bool(self.created or self.evolved or changed)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,10 @@ def comparable(value: Any) -> Any:
     """A value such that two of them are equal exactly when the values are NULL-safe equal."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0  # -0.0 + 0.0 is 0.0
+    if isinstance(value, dict):
+        return tuple((k, comparable(v)) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(comparable, value))
     return value
 
 
@@ -100,8 +108,9 @@ def append(target: Frame | None, slice_: Frame) -> Outcome:
     """Every row of the slice comes; its new columns come even without a row."""
     columns = _union(target, slice_)
     come = [_full(row, columns) for row in _fitted(slice_, columns)]
-    stay = [_full(row, columns) for row in target.rows] if target else []
-    return Outcome(Frame(columns, stay + come), inserted=len(come), created=target is None)
+    stay = _stored(target, columns)
+    evolved = _evolved(target, columns)
+    return Outcome(Frame(columns, stay + come), len(come), created=target is None, evolved=evolved)
 
 
 def overwrite(target: Frame | None, slice_: Frame) -> Outcome:
@@ -112,11 +121,17 @@ def overwrite(target: Frame | None, slice_: Frame) -> Outcome:
         return Outcome(Frame(columns, come), inserted=len(come), created=True)
     compared = [n for n, _ in columns if not is_metadata(n)]
     new = Counter(key_of(row, compared) for row in come)
-    old = Counter(key_of(_full(row, columns), compared) for row in target.rows)
+    stay = _stored(target, columns)
+    old = Counter(key_of(row, compared) for row in stay)
     inserted, deleted = (new - old).total(), (old - new).total()
-    stay = [_full(row, columns) for row in target.rows]
     after = Frame(columns, come if inserted or deleted else stay)
-    return Outcome(after, inserted=inserted, deleted=deleted, unchanged=len(come) - inserted)
+    return Outcome(
+        after,
+        inserted=inserted,
+        deleted=deleted,
+        unchanged=len(come) - inserted,
+        evolved=_evolved(target, columns),
+    )
 
 
 Condition = Callable[[Row, Row], bool | None]
@@ -131,7 +146,7 @@ def upsert(
     rows = _fitted(slice_, columns)
     if found := duplicates(rows, keys):
         return found
-    table = {key_of(row, keys): _full(row, columns) for row in (target.rows if target else [])}
+    table = {key_of(row, keys): row for row in _stored(target, columns)}
     did = Counter[str]()
     for row in rows:
         key = key_of(row, keys)
@@ -139,7 +154,30 @@ def upsert(
         did[verb] += 1
         if verb != "unchanged":
             table[key] = {**_full(table.get(key, {}), columns), **row}
-    return Outcome(Frame(columns, list(table.values())), **did, created=target is None)
+    after = Frame(columns, list(table.values()))
+    return Outcome(after, **did, created=target is None, evolved=_evolved(target, columns))
+
+
+def delete_insert(target: Frame | None, slice_: Frame, keys: Sequence[str]) -> Outcome:
+    """All rows of the slice's keys are replaced by the slice's; a key whose rows are the same is left alone."""
+    columns = _union(target, slice_)
+    keys = [_spelled(k, columns) for k in keys]
+    compared = [n for n, _ in columns if not is_metadata(n)]
+    come, have = defaultdict(list), defaultdict(list)
+    for row in _fitted(slice_, columns):
+        come[key_of(row, keys)].append(_full(row, columns))
+    for row in _stored(target, columns):
+        have[key_of(row, keys)].append(row)
+    did = Counter[str]()
+    for key, rows in come.items():
+        old = have.get(key, [])
+        alike = Counter(key_of(r, compared) for r in rows) == Counter(
+            key_of(r, compared) for r in old
+        )
+        did["unchanged" if alike else "updated" if old else "inserted"] += len(rows)
+        have[key] = old if alike else rows
+    after = Frame(columns, [row for rows in have.values() for row in rows])
+    return Outcome(after, **did, created=target is None, evolved=_evolved(target, columns))
 
 
 def _verb(row: Row, old: Row | None, condition: Condition | None) -> str:
@@ -164,9 +202,22 @@ def is_metadata(name: str) -> bool:
 
 def _union(target: Frame | None, slice_: Frame) -> Columns:
     """The table's columns after the batch: those it had, then the new ones."""
+    return shapes.union(target.columns if target else None, slice_.columns)
+
+
+def _evolved(target: Frame | None, columns: Columns) -> bool:
+    return target is not None and target.columns != columns
+
+
+def _stored(target: Frame | None, columns: Columns) -> list[Row]:
+    """The table's rows in the types that its columns have now, NULL where it had none."""
     if target is None:
-        return slice_.columns
-    return target.columns + [(n, t) for n, t in slice_.columns if target.find(n) is None]
+        return []
+    types = dict(columns)
+    return [
+        _full({n: shapes.reshaped(row[n], t, types[n]) for n, t in target.columns}, columns)
+        for row in target.rows
+    ]
 
 
 def _fitted(slice_: Frame, columns: Columns) -> list[Row]:
@@ -174,7 +225,7 @@ def _fitted(slice_: Frame, columns: Columns) -> list[Row]:
     by_fold = {name.casefold(): (name, type_) for name, type_ in columns}
     return [
         {
-            by_fold[n.casefold()][0]: widen(row[n], t, by_fold[n.casefold()][1])
+            by_fold[n.casefold()][0]: shapes.reshaped(row[n], t, by_fold[n.casefold()][1])
             for n, t in slice_.columns
         }
         for row in slice_.rows
@@ -345,7 +396,6 @@ class NotCastable(Exception):
 
 
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
-_EXACT = Context(prec=200)
 
 
 def family(type_: str) -> str:
@@ -358,17 +408,6 @@ def digits(type_: str) -> tuple[int, int]:
     found = re.fullmatch(r"decimal\((\d+),(\d+)\)", type_)
     assert found is not None, type_
     return int(found[1]), int(found[2])
-
-
-def widen(value: Any, source: str, target: str) -> Any:
-    """A value in a type that holds every value of its own type."""
-    if value is None or source == target:
-        return value
-    if family(target) == "decimal":
-        return Decimal(value).quantize(Decimal(1).scaleb(-digits(target)[1]), context=_EXACT)
-    if target == "timestamp_ntz":
-        return datetime.combine(value, time())
-    return value
 
 
 def cast(value: Any, source: str, target: str) -> Any:  # noqa: C901, PLR0911 (one line per type)

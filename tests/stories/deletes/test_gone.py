@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 import pytest
 from sqlglot import exp
 
+from strandline.lake.delta.limits import DELTA_LIMITS
 from strandline.sql.expr import cast, lit, named, select
 from strandline.strategy import decisions
 from strandline.strategy.absence import Absence
 from strandline.strategy.changes import ACTION
-from strandline.strategy.fit import fit
+from strandline.strategy.fit import Policy, Stored, fit
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import ELSE, Keeping, Question
 from strandline.types import Snapshot
@@ -46,13 +47,16 @@ def stored(k, *, dead=False, history=False):
     return row
 
 
+def fitted(come, target, roles):
+    there = Stored(target.schema, tuple(roles.values())) if target else None
+    return fit(come.schema.without("gone"), there, "t", Policy(DELTA_LIMITS))
+
+
 def verbs(engine, slice_, table, *, history=False, absence=None, hard=False):
     """key → (verb when deletes are applied, verb when they are not)"""
     come, target = rows(engine, slice_), rows(engine, table) if table else None
     roles = SCD2 if history else UPSERT
-    shape = fit(
-        come.schema.without("gone"), target.schema if target else None, tuple(roles.values()), "t"
-    )
+    shape = fitted(come, target, roles)
     keeping = Keeping(("k",), roles, AT, hard=hard)
     found = absence(engine) if absence else None
     q = Question(come, target, shape, keeping, found, stored=roles if target else {}, gone="gone")
@@ -116,7 +120,7 @@ def test_a_hard_delete_takes_every_version(pandas_platform):
             "_is_current": False,
         }
         target = rows(engine, [old, stored(None, history=True), stored(2, history=True)])
-        shape = fit(come.schema.without("gone"), target.schema, tuple(SCD2.values()), "t")
+        shape = fitted(come, target, SCD2)
         q = Question(
             come, target, shape, Keeping(("k",), SCD2, AT, hard=True), stored=SCD2, gone="gone"
         )

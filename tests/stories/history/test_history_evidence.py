@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.meaning.lab import Lab, lab
+from tests.lab import Lab, lab
 from tests.stories.history.test_history import START, day, frame, hour, versions
 
 from strandline.engine.base import Platform

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.meaning.lab import Lab, lab
+from tests.lab import Lab, lab
 from tests.stories.history.test_history import day, frame, hour, versions
 
 from strandline.engine.base import Platform

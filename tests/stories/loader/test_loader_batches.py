@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from strandline.control.store import DeltaStore
@@ -63,3 +65,24 @@ def test_jobs_and_projects_keep_their_records_in_one_place(
         ConfigError, match="`control` of STRANDLINE_ETL_SCHEMA is a name of the Spark catalog"
     ):
         make_project(tmp_path, [node], connections=erp)
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("s3://acme/control", "`s3://acme/control` is not a folder of this machine"),
+        ("/lake/con#trol", "`/lake/con#trol` holds `#`"),
+    ],
+)
+def test_records_are_kept_in_a_folder_that_can_hold_tables(
+    control, tmp_path, monkeypatch, place, why
+):
+    node = {
+        "name": "n",
+        "read": {"connection": "files", "path": "a.csv"},
+        "write": {"connection": "lake", "table": "c", "mode": "overwrite"},
+    }
+    monkeypatch.setenv("STRANDLINE_ETL_SCHEMA", place)
+    for use in (lambda: make_project(tmp_path, [node]), lambda: get_watermark(TARGET, SOURCE)):
+        with pytest.raises(ConfigError, match=re.escape(why)):
+            use()

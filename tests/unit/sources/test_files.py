@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -16,7 +17,7 @@ from sqlglot import exp
 
 from strandline.engine.base import FileSource
 from strandline.engine.sources.files import listed
-from strandline.errors import CastError, ReadError
+from strandline.errors import CastError, ReadError, StrandlineError
 from strandline.lake.delta.log import open_table
 from strandline.sql.expr import rows_of
 from strandline.testing.frames import read_table
@@ -91,6 +92,35 @@ def test_a_glob_reads_by_column_name_and_tells_the_file(tmp_path, platform):
         ("2", "two", "E", "sub dir/b+ü %.csv", "files"),
     ]
     assert "_source_table" not in dict(table.columns)
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
+def test_a_file_whose_name_looks_like_a_pattern_is_read_once(tmp_path, platform, ending):
+    """`report[1].csv` is what a browser calls a second download."""
+    names = ["report[1]", "report1", "a*b", "aXb", "a?b", "a{b}", "ab", "a\\b"]
+    (tmp_path / "landing").mkdir()
+    for name in names:
+        path = tmp_path / "landing" / f"{name}.{ending}"
+        if ending == "parquet":
+            pq.write_table(pa.table({"name": [name]}), path)
+        else:
+            path.write_text(f"name\n{name}\n" if ending == "csv" else json.dumps({"name": name}))
+    table = run(tmp_path, platform, {"path": f"*.{ending}"}, add_metadata=True)
+    expected = [(n, f"{n}.{ending}") for n in names]
+    assert rows(table, "name", "_source_file") == sorted(expected, key=repr)
+
+
+@pytest.mark.long_on_spark
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
+def test_a_column_without_a_name_is_refused(tmp_path, platform, ending):
+    (tmp_path / "landing").mkdir()
+    path = tmp_path / "landing" / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["id", ""]), path)
+    else:
+        path.write_text("id,\n1,2\n" if ending == "csv" else '{"":2,"id":1}\n')
+    with pytest.raises(StrandlineError, match=r"column [12] has no name"):
+        run(tmp_path, platform, {"path": path.name})
 
 
 def test_json_lines(tmp_path, platform):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sqlglot import exp
-from tests.meaning.lab import lab
+from tests.lab import lab
 from tests.unit.sql.rows import ROWS
 
 from strandline.engine.base import Platform

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from strandline.errors import Fenced, taken
 from strandline.failpoints import point
 from strandline.lake.delta import log as delta_log
-from strandline.lake.delta.types import to_delta
 from strandline.sql.expr import rows_of
-from strandline.strategy.changes import ACTION, METADATA, TOUCHING, ChangeSet, Removals
-from strandline.types import Column, Table, Token
+from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals
+from strandline.types import Table, Token
 
 if TYPE_CHECKING:
-    from strandline.engine.local.workspace import LocalWorkspace
+    from strandline.engine.local.duck import DuckWorkspace
 
 
 def apply(
-    workspace: LocalWorkspace,
+    workspace: DuckWorkspace,
     table: Table,
     changes: ChangeSet,
     token: Token,
@@ -53,7 +52,7 @@ def _holder(delta: DeltaTable, token: Token) -> str | None:
 
 
 def _write(
-    workspace: LocalWorkspace,
+    workspace: DuckWorkspace,
     table: Table,
     delta: DeltaTable | None,
     changes: ChangeSet,
@@ -62,42 +61,52 @@ def _write(
     new = delta is None
     write_deltalake(
         table.location if delta is None else delta,
-        _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes),
+        _marked(workspace.arrow(rows_of(changes.additions, changes.columns)), changes, delta),
         mode="error"
         if new
         else "overwrite"
         if changes.removals is Removals.EVERYTHING
         else "append",
+        schema_mode=_schema_mode(changes) if changes.evolves and not new else None,
         partition_by=list(changes.partition_by) or None,
         configuration={delta_log.FEED: "true"} if new else None,
         commit_properties=properties,
     )
 
 
-def _marked(rows: pa.RecordBatchReader, changes: ChangeSet) -> pa.RecordBatchReader:
-    """The rows with their system and metadata columns marked as such, for the schema of a new table."""
-    marks = delta_log.field_marks(changes)
+def _schema_mode(changes: ChangeSet) -> Literal["merge", "overwrite"]:
+    """How the columns of these rows become the table's, in the commit of the rows."""
+    return "overwrite" if changes.removals is Removals.EVERYTHING else "merge"
+
+
+def _marked(
+    rows: pa.RecordBatchReader, changes: ChangeSet, delta: DeltaTable | None
+) -> pa.RecordBatchReader:
+    """The rows with their system and metadata columns marked as such, for the columns that the table gets."""
+    marks = delta_log.field_marks(changes, delta)
     fields = [f.with_metadata(marks[f.name]) if f.name in marks else f for f in rows.schema]
     schema = pa.schema(fields)
     return pa.RecordBatchReader.from_batches(
-        schema, _watched(pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows)
+        schema, watched(pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows)
     )
 
 
-def _watched(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def watched(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows; once the last one was asked for, a test may stop the runner."""
     yield from rows
     point("commit.rows")
 
 
 def _merge(
-    workspace: LocalWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties
+    workspace: DuckWorkspace, delta: DeltaTable, changes: ChangeSet, properties: CommitProperties
 ) -> None:
     # in brackets: deltalake reads x IS NOT DISTINCT FROM y AND z as x IS NOT DISTINCT FROM (y AND z)
     on = " AND ".join(f'(s."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}")' for k in changes.keys)
+    if changes.drops:  # others of the same key may come: those replace nothing
+        on = f"(s.\"{ACTION}\" <> 'insert') AND {on}"
     values = _assignments(changes.columns.names)
-    rows = workspace.arrow(rows_of(changes.additions))
     merge = delta.merge(
-        pa.RecordBatchReader.from_batches(rows.schema, _watched(rows)),
+        _marked(workspace.arrow(rows_of(changes.additions)), changes, delta),
         predicate=on,
         source_alias="s",
         target_alias="t",
@@ -120,32 +129,3 @@ def _assignments(columns: Sequence[str]) -> dict[str, str]:
 
 def _q(name: str) -> str:
     return name.replace('"', '""')
-
-
-def add_columns(table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-    """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
-    ours = CommitProperties(custom_metadata={"userMetadata": delta_log.ALTERED})
-    delta = DeltaTable(table.location)
-    there = delta_log.schema_of(
-        delta
-    )  # another runner may have added some of them since they were asked for
-    metadata = [c for c in add if c.fold in METADATA]
-    plain = [c for c in add if c.fold not in METADATA and c.name not in there]
-    if plain:
-        fields = [Field(c.name, to_delta(c.type), nullable=True) for c in plain]
-        with delta_log.conflicts_told(table):
-            delta.alter.add_columns(fields, commit_properties=ours)
-    if metadata:
-        delta_log.add_metadata_columns(table, metadata)
-    point("alter.system")
-    if system:
-        delta_log.add_system_columns(table, system)
-    point("alter.fill")
-    if "deleted" in system:
-        flag = f'"{_q(system["deleted"].name)}"'
-        delta = DeltaTable(table.location)
-        with delta_log.conflicts_told(table):
-            delta.update(
-                updates={flag: "false"}, predicate=f"{flag} IS NULL", commit_properties=ours
-            )
-        delta_log.filled(table, system["deleted"].name)

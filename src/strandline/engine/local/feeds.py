@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from sqlglot import exp
 
 from strandline.engine.base import FeedSource
-from strandline.engine.local.scans import typed
+from strandline.engine.local.scans import file_list, typed
 from strandline.lake.delta import feed as delta_feed
 from strandline.lake.delta import log as delta_log
 from strandline.lake.delta.feed import CHANGE, VERSION, ChangeFile
@@ -18,10 +18,10 @@ from strandline.sql.portable import render
 from strandline.types import Column, Schema
 
 if TYPE_CHECKING:
-    from strandline.engine.local.workspace import LocalWorkspace
+    from strandline.engine.local.duck import DuckWorkspace
 
 
-def feed(workspace: LocalWorkspace, source: FeedSource) -> str:
+def feed(workspace: DuckWorkspace, source: FeedSource) -> str:
     """The changed rows, each with how and when."""
     delta = DeltaTable(source.table.location, version=source.version)
     whole = delta_log.schema_of(delta)
@@ -45,7 +45,7 @@ def feed(workspace: LocalWorkspace, source: FeedSource) -> str:
 
 
 def _rows(
-    workspace: LocalWorkspace, files: list[ChangeFile], parts: list[str], columns: Schema
+    workspace: DuckWorkspace, files: list[ChangeFile], parts: list[str], columns: Schema
 ) -> str:
     """Some files, with what the log knows of them: the version, the partition, and how their rows changed.
 
@@ -62,9 +62,7 @@ def _rows(
     }
     mapping = workspace.fresh("parts")
     workspace.register(mapping, pa.table(facts))
-    listed = exp.Array(expressions=[lit(p) for p in sorted({f.path for f in files})]).sql(
-        dialect="duckdb"
-    )
+    listed = file_list(sorted({f.path for f in files}))
     rows = (
         f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
     )
@@ -83,7 +81,7 @@ def _rows(
     return render(typed(columns, raw, have), workspace.dialect)
 
 
-def _stored(workspace: LocalWorkspace, rows: str, parts: list[str]) -> list[str]:
+def _stored(workspace: DuckWorkspace, rows: str, parts: list[str]) -> list[str]:
     """Partition columns that the files hold too; the log's values count."""
     there = {str(r[0]).casefold() for r in workspace.run(f"DESCRIBE {rows}").fetchall()}
     return [p for p in parts if p.casefold() in there]

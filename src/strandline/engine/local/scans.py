@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,13 @@ from strandline.sql.portable import checked_cast, render
 from strandline.types import Schema, Table
 
 if TYPE_CHECKING:
-    from strandline.engine.local.workspace import LocalWorkspace
+    from strandline.engine.local.duck import DuckWorkspace
 
 _BATCH = 50_000
 _LONGEST_LINE = 64 * 1024 * 1024
 
 
-def sql(workspace: LocalWorkspace, source: SqlSource) -> tuple[str, int]:
+def sql(workspace: DuckWorkspace, source: SqlSource) -> tuple[str, int]:
     """Stream a statement's rows into a table that may spill to disk; returns its name and the number of rows."""
     read = sql_sources.plan_read(source, partitioned=False)
     schema = pa.schema([(c.name, to_arrow(c.wire)) for c in read.columns])
@@ -84,7 +85,7 @@ def _to_arrow(rows: Sequence[sqlalchemy.Row[Any]], schema: pa.Schema) -> pa.Tabl
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def lake(workspace: LocalWorkspace, source: LakeSource) -> str:
+def lake(workspace: DuckWorkspace, source: LakeSource) -> str:
     """A Delta table at one version: DuckDB reads its files, where they are files that say all."""
     delta = DeltaTable(source.table.location, version=source.version)
     whole = delta_log.schema_of(delta)
@@ -120,9 +121,7 @@ def _plain_files(delta: DeltaTable) -> bool:
     )
 
 
-def _delta_files(
-    workspace: LocalWorkspace, place: Table, delta: DeltaTable, columns: Schema
-) -> str:
+def _delta_files(workspace: DuckWorkspace, place: Table, delta: DeltaTable, columns: Schema) -> str:
     """The live files of a table; partition values come from its log, and a file without a column has NULLs there."""
     live = pa.table(delta.get_add_actions(flatten=True))
     if live.num_rows == 0:
@@ -132,10 +131,7 @@ def _delta_files(
     values = {f"p{i}": live.column(f"partition.{c}") for i, c in enumerate(parts)}
     mapping = workspace.fresh("parts")
     workspace.register(mapping, pa.table({"file": paths, **values}))
-    listed = exp.Array(expressions=[lit(p) for p in paths]).sql(dialect="duckdb")
-    rows = (
-        f"SELECT * FROM read_parquet({listed}, union_by_name = true, filename = '_strandline_file')"
-    )
+    rows = f"SELECT * FROM read_parquet({file_list(paths)}, union_by_name = true, filename = '_strandline_file')"
     if parts:
         named_parts = ", ".join(
             f"p{i} AS {ident(c).sql(dialect='duckdb')}" for i, c in enumerate(parts)
@@ -155,7 +151,7 @@ def typed(columns: Schema, name: str | None, have: set[str]) -> exp.Select:
     return select(*values).from_(table(name)) if name else select(*values).where(exp.false())
 
 
-def files(workspace: LocalWorkspace, source: FileSource) -> str:
+def files(workspace: DuckWorkspace, source: FileSource) -> str:
     """CSV, JSON or Parquet files as one view."""
     reader = {"csv": _csv, "json": _json, "parquet": _parquet}[source.format]
     name = workspace.fresh("files")
@@ -167,7 +163,7 @@ def files(workspace: LocalWorkspace, source: FileSource) -> str:
     return name
 
 
-def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
+def _csv(workspace: DuckWorkspace, source: FileSource) -> str:
     """Each group of files with one header is read by it; the groups are stacked by column name."""
     groups = file_sources.csv_groups(source)
     every = file_sources.union_columns(groups)
@@ -201,13 +197,13 @@ def _csv(workspace: LocalWorkspace, source: FileSource) -> str:
     return " UNION ALL ".join(parts)
 
 
-def _parquet(workspace: LocalWorkspace, source: FileSource) -> str:
+def _parquet(workspace: DuckWorkspace, source: FileSource) -> str:
     options, paths = {"union_by_name": lit(True)}, file_sources.find(source)
     untyped_parquet(source, paths)
     return _from(workspace, source, "read_parquet", paths, options, [exp.Star(**_except(source))])
 
 
-def _json(workspace: LocalWorkspace, source: FileSource) -> str:
+def _json(workspace: DuckWorkspace, source: FileSource) -> str:
     """One object per line; without a schema the columns are found as Spark finds them."""
     paths = file_sources.find(source)
     types = dict(source.schema or {}) or _json_types(workspace, paths)
@@ -222,11 +218,10 @@ def _json(workspace: LocalWorkspace, source: FileSource) -> str:
     return _from(workspace, source, "read_json", paths, options, values)
 
 
-def _json_types(workspace: LocalWorkspace, paths: Sequence[Path]) -> dict[str, str]:
+def _json_types(workspace: DuckWorkspace, paths: Sequence[Path]) -> dict[str, str]:
     import json
 
-    files_ = exp.Array(expressions=[lit(str(p)) for p in paths]).sql(dialect="duckdb")
-    objects = f"read_json_objects({files_}, format = 'newline_delimited')"
+    objects = f"read_json_objects({file_list(paths)}, format = 'newline_delimited')"
     row = workspace.run(f"SELECT json_group_structure(json) FROM {objects}").fetchall()[0]
     structure = json.loads(row[0]) if row[0] else {}
     if not isinstance(structure, dict):
@@ -248,7 +243,7 @@ def _json_type(kind: Any) -> str:
 
 
 def _from(
-    workspace: LocalWorkspace,
+    workspace: DuckWorkspace,
     source: FileSource,
     function: str,
     paths: Sequence[Path],
@@ -262,8 +257,14 @@ def _from(
         relative = exp.Substring(this=col("_strandline_file"), start=exp.Literal.number(start))
         values = [*values, named(relative, source.file_column)]
     given = ", ".join(f"{k} = {render(v, workspace.dialect)}" for k, v in options.items())
-    listed = exp.Array(expressions=[lit(str(p)) for p in paths]).sql(dialect="duckdb")
-    return f"{render(select(*values), workspace.dialect)} FROM {function}({listed}, {given})"
+    return (
+        f"{render(select(*values), workspace.dialect)} FROM {function}({file_list(paths)}, {given})"
+    )
+
+
+def file_list(paths: Iterable[Path | str]) -> str:
+    """The files as DuckDB takes them; a name such as `report[1].csv` is no pattern."""
+    return exp.Array(expressions=[lit(escape(str(p))) for p in paths]).sql(dialect="duckdb")
 
 
 def _except(source: FileSource) -> dict[str, Any]:

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlglot import exp
 
 from strandline.errors import TableError
-from strandline.failpoints import point
 from strandline.lake.delta import log as delta_log
-from strandline.sql.expr import col, data_type, ident, one_of, rows_of, table
+from strandline.sql.expr import col, ident, one_of, rows_of, table
 from strandline.sql.portable import render
-from strandline.strategy.changes import ACTION, METADATA, TOUCHING, ChangeSet, Removals, match
-from strandline.types import Column, Table, Token
+from strandline.strategy.changes import ACTION, TOUCHING, ChangeSet, Removals, match
+from strandline.types import Table, Token
 
 _TXN = "spark.databricks.delta.write."
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -30,28 +30,36 @@ def apply(
     record: Mapping[str, Any],
 ) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
-    new = delta_log.open_on(target, changes, token, record) is None
+    delta = delta_log.open_on(target, changes, token, record)
     text = delta_log.commit_text(token, dict(record))
-    with delta_log.creating(target, new=new), _token(session, token, text):
-        if new or changes.inserts_only or changes.removals is Removals.EVERYTHING:
-            rows = session.sql(render(rows_of(changes.additions, changes.columns), "spark"))
-            mode = "overwrite" if changes.removals is Removals.EVERYTHING and not new else "append"
-            writer = _marked(rows, changes).write.format("delta").mode(mode)
-            if new:
-                writer = (
-                    writer.partitionBy(*changes.partition_by) if changes.partition_by else writer
-                )
-                # an upsert touches few rows of many files: marking them is cheaper than rewriting the files
-                vectors = changes.removals is Removals.REPLACED
-                writer = writer.option("delta.enableDeletionVectors", str(vectors).lower())
-                writer = writer.option(delta_log.FEED, "true")
-            writer.save(target.location)
+    with delta_log.creating(target, new=delta is None), _token(session, token, text):
+        if delta is None or changes.inserts_only or changes.removals is Removals.EVERYTHING:
+            _write(session, target, changes, delta)
         else:
-            session.sql(render(_merge(target, changes), "spark"))
+            session.sql(_merge_sql(session, target, changes, delta))
     written = delta_log.open_table(target)
     if written is None:
         raise TableError(f"{target.label}: the commit left no table behind")
     return int(written.version())
+
+
+def _write(
+    session: SparkSession, target: Table, changes: ChangeSet, delta: DeltaTable | None
+) -> None:
+    rows = session.sql(render(rows_of(changes.additions, changes.columns), "spark"))
+    whole = changes.removals is Removals.EVERYTHING
+    mode = "overwrite" if whole and delta is not None else "append"
+    writer = _marked(rows, changes, delta).write.format("delta").mode(mode)
+    if delta is None:
+        # an upsert touches few rows of many files: marking them is cheaper than rewriting the files
+        vectors = changes.removals is Removals.REPLACED
+        writer = writer.option("delta.enableDeletionVectors", str(vectors).lower())
+        writer = writer.option(delta_log.FEED, "true")
+    elif changes.evolves:
+        writer = writer.option("overwriteSchema" if whole else "mergeSchema", "true")
+    if changes.partition_by and (delta is None or whole):
+        writer = writer.partitionBy(*changes.partition_by)
+    writer.save(target.location)
 
 
 def _token(session: SparkSession, token: Token, text: str) -> AbstractContextManager[None]:
@@ -60,11 +68,11 @@ def _token(session: SparkSession, token: Token, text: str) -> AbstractContextMan
         _TXN + "txnVersion": str(token.txn),
         _METADATA: text,
     }
-    return _settings(session, settings)
+    return session_settings(session, settings)
 
 
 @contextmanager
-def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Whatever this session commits meanwhile carries the token; the session is the node's own."""
     for key, value in settings.items():
         session.conf.set(key, value)
@@ -75,16 +83,29 @@ def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[No
             session.conf.unset(key)
 
 
-def _marked(rows: DataFrame, changes: ChangeSet) -> DataFrame:
-    """The rows with their system and metadata columns marked as such, for the schema of a new table.
+def _marked(rows: DataFrame, changes: ChangeSet, delta: DeltaTable | None) -> DataFrame:
+    """The rows with their system and metadata columns marked as such, for the columns that the table gets.
 
     A column that was read from a lake table may still have a mark from there, under whatever name it has now.
     """
-    marks = delta_log.field_marks(changes)
+    marks = delta_log.field_marks(changes, delta)
     return rows.select(*(f.col(_tick(c)).alias(c, metadata=marks.get(c, {})) for c in rows.columns))
 
 
-def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
+def _merge_sql(session: SparkSession, target: Table, changes: ChangeSet, delta: DeltaTable) -> str:
+    """The MERGE; one that brings columns says so, and its rows carry the marks of those."""
+    name = changes.additions.name
+    place = exp.Table(this=ident(target.location), db=ident("delta"))
+    if not changes.evolves:
+        return render(merge_into(place, changes, name), "spark")
+    marked = f"{name}_marked"
+    _marked(session.table(name), changes, delta).createOrReplaceTempView(marked)
+    sql = render(merge_into(place, changes, marked), "spark")
+    return sql.replace("MERGE INTO", "MERGE WITH SCHEMA EVOLUTION INTO", 1)
+
+
+def merge_into(place: exp.Table, changes: ChangeSet, source: str) -> exp.Merge:
+    """The MERGE of a change set into a table of any format."""
     columns = changes.columns.names
     insert = exp.Insert(
         this=exp.Tuple(expressions=[exp.Column(this=ident(n)) for n in columns]),
@@ -101,49 +122,17 @@ def _merge(target: Table, changes: ChangeSet) -> exp.Merge:
     if changes.removing:
         gone = one_of(col(ACTION, "s"), changes.removing)
         whens.insert(0, exp.When(matched=True, condition=gone, then=exp.Var(this="DELETE")))
-    place = exp.Table(this=ident(target.location), db=ident("delta"))
     return exp.Merge(
         this=exp.alias_(place, ident("t"), table=True),
-        using=table(changes.additions.name, "s"),
+        using=table(source, "s"),
         on=match(changes, "t", "s"),
         whens=exp.Whens(expressions=whens),
     )
 
 
 def _update(columns: Sequence[str]) -> exp.Update:
-    return exp.Update(
-        expressions=[exp.EQ(this=col(n, "t"), expression=col(n, "s")) for n in columns]
-    )
-
-
-def add_columns(
-    session: SparkSession, target: Table, add: Sequence[Column], system: Mapping[str, Column]
-) -> None:
-    """New columns at the end, all of them optional; a new delete flag is false in all rows there are."""
-    place, now = f"delta.{_tick(target.location)}", delta_log.describe(target)
-    metadata = [c for c in add if c.fold in METADATA]
-    known = now.schema if now else ()  # another runner may have added some of them since
-    add = [c for c in add if c.fold not in METADATA and c.name not in known]
-    with _settings(session, {_METADATA: delta_log.ALTERED}):
-        if any("timestamp_ntz" in c.type for c in add):
-            session.sql(
-                f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
-            )
-        if add:
-            columns = ", ".join(
-                f"{_tick(c.name)} {data_type(c.type).sql(dialect='spark')}" for c in add
-            )
-            session.sql(f"ALTER TABLE {place} ADD COLUMNS ({columns})")
-        if metadata:
-            delta_log.add_metadata_columns(target, metadata)
-        point("alter.system")
-        if system:
-            delta_log.add_system_columns(target, system)
-        point("alter.fill")
-        if "deleted" in system:
-            flag = _tick(system["deleted"].name)
-            session.sql(f"UPDATE {place} SET {flag} = false WHERE {flag} IS NULL")
-            delta_log.filled(target, system["deleted"].name)
+    """Columns that are new have no name with the table's alias yet."""
+    return exp.Update(expressions=[exp.EQ(this=col(n), expression=col(n, "s")) for n in columns])
 
 
 def _tick(name: str) -> str:

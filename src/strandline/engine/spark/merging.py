@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from sqlglot import exp
 
-from strandline.engine.spark import delta
 from strandline.engine.spark.workspace import SparkWorkspace
 from strandline.errors import DuplicateKeys, EmptySource, TableError, UnknownColumn
 from strandline.lake.delta import log as delta_log
 from strandline.lake.delta.feed import CHANGE
+from strandline.lake.delta.limits import DELTA_LIMITS
 from strandline.sql.expr import (
     any_of,
     case,
@@ -30,10 +30,12 @@ from strandline.sql.expr import (
     table,
 )
 from strandline.sql.portable import render
-from strandline.strategy.fit import VOID, fit
+from strandline.strategy.fit import Fit, Policy, Stored, fit
+from strandline.strategy.widening import VOID
 from strandline.types import Column, Relation, Schema, Table, TableState
 
 _THERE = "_strandline_there"
+_LIMITS = replace(DELTA_LIMITS, widenings=frozenset())  # a job's frame never rewrites its table
 
 
 def merge(
@@ -50,12 +52,15 @@ def merge(
         if whole:
             raise _empty(target)
         return None
-    _fitted(engine, target, live, state)
+    shape = _fitted(target, live, state)
     changes = _changes(
         engine, target, _decided(engine, frame, live, keys), state, keys, whole=whole
     )
     if changes is not None:
-        engine.session.sql(render(_merged(target, changes, _spelled(state.schema, keys)), "spark"))
+        sql = render(_merged(target, changes, _spelled(state.schema, keys), state.schema), "spark")
+        if shape.changes:
+            sql = sql.replace("MERGE INTO", "MERGE WITH SCHEMA EVOLUTION INTO", 1)
+        engine.session.sql(sql)
     written = delta_log.open_table(target)
     return written.version() if written and written.version() > state.version else None
 
@@ -107,15 +112,13 @@ def _empty(target: Table) -> EmptySource:
     )
 
 
-def _fitted(engine: SparkWorkspace, target: Table, live: Relation, state: TableState) -> None:
-    """Add the columns that the table does not have; refuse those that it cannot hold."""
+def _fitted(target: Table, live: Relation, state: TableState) -> Fit:
+    """The columns that the table gets from a frame; those that it cannot hold are refused."""
     try:
-        shape = fit(live.schema, state.schema, (), target.label)
+        return fit(live.schema, Stored(state.schema), target.label, Policy(_LIMITS))
     except TableError as e:
         e.hint = "change the column in the frame before merge_dataframe: withColumn(…cast…) or withColumnRenamed"
         raise
-    if shape.added:
-        delta.add_columns(engine.session, target, shape.added, {})
 
 
 def _decided(
@@ -144,19 +147,21 @@ def _changes(
     known = tuple(c for c in rows.schema if c.type != VOID or c.name in state.schema)
     rows = replace(rows, schema=Schema(known))
     spelled = _spelled(state.schema, keys)
-    tree: exp.Query = _differing(target, rows, spelled)
+    tree: exp.Query = _differing(target, rows, spelled, state.schema)
     if whole:
         tree = exp.union(tree, _absent(target, rows, spelled), distinct=False)
     held = engine.session.sql(render(tree, "spark")).localCheckpoint()
     return None if held.isEmpty() else replace(engine.relation(held), schema=rows.schema)
 
 
-def _differing(target: Table, rows: Relation, keys: Sequence[str]) -> exp.Select:
+def _differing(target: Table, rows: Relation, keys: Sequence[str], there: Schema) -> exp.Select:
     """New rows, rows that differ from the table's, and deletes of rows that it has."""
     stored = select(exp.Star(), named(exp.true(), _THERE)).from_(_lake(target)).subquery("t")
     gone = eq(col(CHANGE, "s"), lit("delete"))
     missing = is_null(col(_THERE, "t"))
-    changes = case((missing, negate(gone)), default=any_of([gone.copy(), _differ(rows, keys)]))
+    changes = case(
+        (missing, negate(gone)), default=any_of([gone.copy(), _differ(rows, keys, there)])
+    )
     picked = select(*(col(c.name, "s") for c in rows.schema)).from_(table(rows.name, "s"))
     return picked.join(stored, on=same_keys(keys, "s", "t"), join_type="left").where(changes)
 
@@ -171,30 +176,31 @@ def _absent(target: Table, rows: Relation, keys: Sequence[str]) -> exp.Select:
     )
 
 
-def _differ(rows: Relation, keys: Sequence[str]) -> exp.Expr:
+def _differ(rows: Relation, keys: Sequence[str], there: Schema) -> exp.Expr:
+    """A column that the table does not have yet is NULL in all of its rows."""
     folded = {k.casefold() for k in keys}
     changing = [c for c in rows.schema if c.name != CHANGE and c.fold not in folded]
-    return any_of(negate(_same(c)) for c in changing)
+    return any_of(
+        negate(_same(c) if c.name in there else is_null(col(c.name, "s"))) for c in changing
+    )
 
 
 def _same(column: Column) -> exp.Expr:
     return same(col(column.name, "t"), col(column.name, "s"))
 
 
-def _merged(target: Table, rows: Relation, keys: Sequence[str]) -> exp.Merge:
+def _merged(target: Table, rows: Relation, keys: Sequence[str], there: Schema) -> exp.Merge:
     """Deletes, real changes and new rows, as the table is when the MERGE reads it."""
     columns = [c.name for c in rows.schema if c.name != CHANGE]
     gone = eq(col(CHANGE, "s"), lit("delete"))
-    update = exp.Update(
-        expressions=[exp.EQ(this=col(c, "t"), expression=col(c, "s")) for c in columns]
-    )
+    update = exp.Update(expressions=[exp.EQ(this=col(c), expression=col(c, "s")) for c in columns])
     insert = exp.Insert(
         this=exp.Tuple(expressions=[exp.Column(this=ident(c)) for c in columns]),
         expression=exp.Tuple(expressions=[col(c, "s") for c in columns]),
     )
     whens = [
         exp.When(matched=True, condition=gone, then=exp.Var(this="DELETE")),
-        exp.When(matched=True, condition=_differ(rows, keys), then=update),
+        exp.When(matched=True, condition=_differ(rows, keys, there), then=update),
         exp.When(matched=False, condition=negate(gone.copy()), then=insert),
     ]
     return exp.Merge(

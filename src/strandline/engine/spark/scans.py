@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from functools import reduce
+from pathlib import Path
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -54,7 +56,7 @@ def sql(session: SparkSession, source: SqlSource) -> Counted:
     values = [
         named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns
     ]
-    return _counted(frame.select(*(f.expr(render(v, "spark")) for v in values)))
+    return counted(frame.select(*(f.expr(render(v, "spark")) for v in values)))
 
 
 def lake(session: SparkSession, source: LakeSource) -> Counted:
@@ -65,7 +67,7 @@ def lake(session: SparkSession, source: LakeSource) -> Counted:
         .load(source.table.location)
     )
     if source.where is not None:
-        return _counted(frame.where(f.expr(render(source.where, "spark"))).drop(*source.hidden))
+        return counted(frame.where(f.expr(render(source.where, "spark"))).drop(*source.hidden))
     return frame.drop(*source.hidden), lambda: row_count(
         DeltaTable(source.table.location, version=source.version)
     )
@@ -81,7 +83,7 @@ def feed(session: SparkSession, source: FeedSource) -> Counted:
     if source.where is not None:
         frame = frame.where(f.expr(render(source.where, "spark")))
     columns = [f"`{_tick(c.name)}`" for c in source.columns]
-    return _counted(frame.select(*columns, CHANGE, f.col(VERSION).cast("bigint").alias(VERSION)))
+    return counted(frame.select(*columns, CHANGE, f.col(VERSION).cast("bigint").alias(VERSION)))
 
 
 def files(session: SparkSession, source: FileSource) -> Counted:
@@ -90,6 +92,11 @@ def files(session: SparkSession, source: FileSource) -> Counted:
     if file_sources.quiet(source):
         return reader(session, file_sources.shape(source))[0].limit(0), lambda: 0
     return reader(session, source)
+
+
+def _paths(paths: Iterable[Path]) -> list[str]:
+    """The files as Spark takes them; a name such as `report[1].csv` is no pattern."""
+    return [re.sub(r"([\\*?\[\]{}])", r"\\\1", str(path)) for path in paths]
 
 
 def _csv(session: SparkSession, source: FileSource) -> Counted:
@@ -116,7 +123,7 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
             .option("emptyValue", "")
             .option("maxCharsPerColumn", -1)
             .option("encoding", "UTF-8")
-            .csv([str(p) for p in group.files])
+            .csv(_paths(group.files))
         )
         here = {c.casefold() for c in group.columns}
         values = []
@@ -129,7 +136,7 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
                 f.expr(render(tree, "spark")).cast(types.get(c.casefold(), "string")).alias(c)
             )
         frames.append(frame.select(*values, *_file_column(source)))
-    return _counted(reduce(lambda a, b: a.unionByName(b), frames))
+    return counted(reduce(lambda a, b: a.unionByName(b), frames))
 
 
 def _null_if(text: exp.Expr, null_value: str | None) -> exp.Expr:
@@ -139,7 +146,7 @@ def _null_if(text: exp.Expr, null_value: str | None) -> exp.Expr:
 def _json(session: SparkSession, source: FileSource) -> Counted:
     reader, paths = (
         session.read.option("mode", "FAILFAST"),
-        [str(p) for p in file_sources.find(source)],
+        _paths(file_sources.find(source)),
     )
     if source.schema:
         reader = reader.schema(", ".join(f"`{_tick(n)}` {t}" for n, t in source.schema.items()))
@@ -156,14 +163,14 @@ def _json(session: SparkSession, source: FileSource) -> Counted:
         if texts
         else set()
     )
-    return _counted(frame.select(*_columns(frame, untyped), *_file_column(source)))
+    return counted(frame.select(*_columns(frame, untyped), *_file_column(source)))
 
 
 def _parquet(session: SparkSession, source: FileSource) -> Counted:
     """How many rows there are, the files' footers know."""
     paths = file_sources.find(source)
     untyped = untyped_parquet(source, paths)
-    frame = session.read.option("mergeSchema", "true").parquet(*(str(p) for p in paths))
+    frame = session.read.option("mergeSchema", "true").parquet(*_paths(paths))
     frame = frame.select(*_columns(frame, untyped), *_file_column(source))
     return frame, lambda: sum(pq.read_metadata(p).num_rows for p in paths)
 
@@ -177,14 +184,19 @@ def _file_column(source: FileSource) -> list[SparkColumn]:
     """The file's path below its connection."""
     if not source.file_column:
         return []
-    # Spark percent-encodes some characters of the path, but a plus sign stands for itself
-    escaped = f.replace(f.col("_metadata.file_path"), f.lit("+"), f.lit("%2B"))
-    path = f.regexp_replace(f.url_decode(escaped), "^file:/+", "/")
+    path = stored_in()
     start = len(str(source.root.resolve())) + 2
     return [path.substr(f.lit(start), f.length(path)).alias(source.file_column)]
 
 
-def _counted(frame: DataFrame) -> Counted:
+def stored_in() -> SparkColumn:
+    """The path of a row's file."""
+    # Spark percent-encodes some characters of the path, but a plus sign stands for itself
+    escaped = f.replace(f.col("_metadata.file_path"), f.lit("+"), f.lit("%2B"))
+    return f.regexp_replace(f.url_decode(escaped), "^file:/+", "/")
+
+
+def counted(frame: DataFrame) -> Counted:
     """A frame that counts its rows while something else reads it."""
     seen = Observation()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class SparkWorkspace:
     """One node's Spark session."""
 
     dialect = "spark"
+    merges_columns = frozenset({"delta", "iceberg"})
 
     def __init__(self, session: SparkSession, staging: Path, prefix: str = "_v") -> None:
         self.session = session
@@ -57,6 +58,10 @@ class SparkWorkspace:
                 source = in_utf8(source, self.staging / f"text{next(self._numbers)}")
                 self.files.append(source)
                 return scans.files(self.session, source)
+            case LakeSource() | FeedSource() if source.table.format == "iceberg":
+                from strandline.engine.spark import iceberg_scans
+
+                return iceberg_scans.opened_source(self.session, source)
             case LakeSource():
                 return scans.lake(self.session, source)
             case FeedSource():
@@ -111,15 +116,15 @@ class SparkWorkspace:
                 )
             return self.relation(result)
 
-    def alter(self, table: Table, add: Sequence[Column], system: Mapping[str, Column]) -> None:
-        with translated(table.label, self.files):
-            delta.add_columns(self.session, table, add, system)
-
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
     ) -> int:
         with translated(table.label, self.files):
-            return delta.apply(self.session, table, changes, token, record)
+            if table.format == "delta":
+                return delta.apply(self.session, table, changes, token, record)
+            from strandline.engine.spark import iceberg
+
+            return iceberg.apply(self.session, table, changes, token, record)
 
     def relation(self, frame: DataFrame) -> Relation:
         """Give a frame a name and note its columns."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.lake.base import Key
 from strandline.lake.delta import feed, log, past
+from strandline.lake.delta.limits import DELTA_LIMITS
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Commit, Table, TableState, Token
 
@@ -15,6 +16,7 @@ class DeltaFormat:
     """The Delta format; its metadata is read in process, beside Spark too."""
 
     name = "delta"
+    limits = DELTA_LIMITS
 
     def describe(self, table: Table, app_id: str | None = None) -> TableState | None:
         return log.describe(table, app_id)
@@ -28,10 +30,19 @@ class DeltaFormat:
     def history(self, table: Table) -> Iterator[Commit]:
         return past.history(table)
 
+    def since(self, table: Table, version: int) -> list[Commit] | None:
+        return past.since(table, version)
+
+    def preceding(self, table: Table, version: int) -> int:
+        del table
+        return version - 1
+
     def moved(self, table: Table, after: int, upto: int) -> bool:
-        return feed.changed(table, after, upto)
+        return after > upto or feed.changed(table, after, upto)
 
     def gap(self, table: Table, after: int, upto: int, *, vectors: bool) -> str | None:
+        if after > upto:
+            return f"it is at version {upto}, older than {after}"
         return feed.gap(table, after, upto, vectors=vectors)
 
     def keep_feed(self, table: Table) -> None:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field
+from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.errors import CommitConflict, TableError
-from strandline.lake.delta.types import to_delta
 from strandline.strategy.changes import METADATA, ChangeSet, Removals
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
-_LOG = "_delta_log"
+_LOG, _LOCAL_TIMES = "_delta_log", "timestampNtz"
 FEED = "delta.enableChangeDataFeed"
-ALTERED = (
-    '{"strandline":{"alter":true}}'  # what a commit carries that only prepares a table for a batch
-)
 SYSTEM = "strandline.system"  # the role of a system column, in the metadata of its field
-_UNFILLED = "strandline.unfilled"  # and whether rows that were there before it are still to be filled in: yes or no
 _METADATA = "strandline.metadata"  # the role of a metadata column, in the same place
 # what Delta does to a table without touching a row
 HARMLESS = (
@@ -51,7 +46,6 @@ def _state(delta: DeltaTable, commit: Commit | None) -> TableState:
     meta = delta.metadata()
     feed = meta.configuration.get(FEED) == "true"
     parts = tuple(meta.partition_columns)
-    unfilled = any(mark.get(_UNFILLED) == "yes" for mark in _marks(delta).values())
     required = tuple(f["name"] for f in _fields(delta) if not f["nullable"])
     return TableState(
         delta.version(),
@@ -63,7 +57,6 @@ def _state(delta: DeltaTable, commit: Commit | None) -> TableState:
         feed,
         required,
         _metadata(delta),
-        unfilled,
     )
 
 
@@ -87,11 +80,13 @@ def _role(name: str) -> str | None:
     return name.casefold().removeprefix("_") if name.casefold() in METADATA else None
 
 
-def field_marks(changes: ChangeSet) -> dict[str, dict[str, str]]:
-    """What is noted with the columns of a new table: the roles of its system and metadata columns."""
+def field_marks(changes: ChangeSet, delta: DeltaTable | None) -> dict[str, dict[str, Any]]:
+    """What is noted with columns: the roles of system and metadata columns, and what a table notes already."""
     system = {name: {SYSTEM: role} for role, name in changes.roles.items()}
     metadata = {c.name: {_METADATA: role} for c in changes.columns if (role := _role(c.name))}
-    return {**metadata, **system}
+    ours = {**metadata, **system}
+    there = _marks(delta) if delta is not None else {}
+    return {name: {**there.get(name, {}), **ours.get(name, {})} for name in {*there, *ours}}
 
 
 def _marks(delta: DeltaTable) -> dict[str, dict[str, Any]]:
@@ -145,6 +140,28 @@ def open_on(
     table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
 ) -> DeltaTable | None:
     """The table to commit to; an error when it is not at its base, or what was found out by looking at it is void."""
+    delta = _looked_at(table, changes, token, record)
+    return delta if delta is None else _with_local_times(table, delta, changes)
+
+
+def _with_local_times(table: Table, delta: DeltaTable, changes: ChangeSet) -> DeltaTable:
+    """The table; before its first column of times without zone with the feature of the protocol that these take.
+
+    Neither writer adds it with the column: deltalake would leave a table behind that cannot be opened.
+    """
+    wanted = any("timestamp_ntz" in c.gets for c in changes.evolves)
+    if not wanted or _LOCAL_TIMES in (delta.protocol().writer_features or ()):
+        return delta
+    with conflicts_told(table):
+        delta.alter.add_feature(
+            TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True
+        )
+    return DeltaTable(table.location)
+
+
+def _looked_at(
+    table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
+) -> DeltaTable | None:
     delta, base, seen = open_table(table), changes.base, changes.seen
     if base is not None and (delta is None or delta.version() != base):
         raise CommitConflict(f"{table.label}: it is no longer at version {base}", hint="run again")
@@ -156,6 +173,8 @@ def open_on(
         other = f"is at version {delta.version()} now"
     elif "deleted" in _roles(delta) and "deleted" not in changes.roles:
         other = "it has a delete flag now, which these rows lack"
+    elif changes.evolves and _shape_at(table, seen) != schema_of(delta):
+        other = "its columns are others now"
     else:
         other = _void(delta, range(seen + 1, delta.version() + 1), changes, token, record)
     if other:
@@ -163,6 +182,10 @@ def open_on(
             f"{table.label}: it was looked at in version {seen}, and {other}", hint="run again"
         )
     return delta
+
+
+def _shape_at(table: Table, version: int) -> Schema:
+    return schema_of(DeltaTable(table.location, version=version))
 
 
 def overlooked(
@@ -186,11 +209,7 @@ def _void(
     """
     for entry in delta.history(delta.version() + 1 - versions.start) if versions else ():
         operation, theirs = str(entry.get("operation", "")), record_of(entry) or {}
-        if (
-            entry["version"] not in versions
-            or theirs.get("alter")
-            or operation.startswith(HARMLESS)
-        ):
+        if entry["version"] not in versions or operation.startswith(HARMLESS):
             continue
         if changes.removals is not Removals.NOTHING or _same_rows(theirs, token, record):
             return f"version {entry['version']} ({operation}) came meanwhile"
@@ -203,60 +222,6 @@ def _same_rows(theirs: Mapping[str, Any], token: Token, record: Mapping[str, Any
         return False
     mine, other = (r.get("coverage") or {} for r in (record, theirs))
     return bool(mine.get("origins")) and mine.get("origins") == other.get("origins")
-
-
-def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
-    """New system columns by their role, marked as such; Spark's ALTER TABLE has no words for the mark.
-
-    A flag is also marked as not filled in, until `filled` says that it is: who comes after a death sees it here.
-    """
-    delta = DeltaTable(table.location)
-    there = schema_of(delta)
-    fields = [
-        Field(c.name, to_delta(c.type), nullable=True, metadata=_mark(role))
-        for role, c in add.items()
-        if c.name not in there
-    ]
-    if fields:
-        with conflicts_told(table):
-            delta.alter.add_columns(fields, commit_properties=_ours())
-
-
-def add_metadata_columns(table: Table, add: Sequence[Column]) -> None:
-    """New metadata columns, marked as such; one that is there already, from before there were marks, gets its mark."""
-    delta = DeltaTable(table.location)
-    there, marked = schema_of(delta), _metadata(delta)
-    new = [c for c in add if c.name not in there]
-    fields = [
-        Field(c.name, to_delta(c.type), nullable=True, metadata={_METADATA: str(_role(c.name))})
-        for c in new
-    ]
-    with conflicts_told(table):
-        if fields:
-            delta.alter.add_columns(fields, commit_properties=_ours())
-        for c in add:
-            if (have := there.get(c.name)) and c.fold not in marked:
-                mark = {_METADATA: str(_role(c.name))}
-                DeltaTable(table.location).alter.set_column_metadata(
-                    have.name, mark, commit_properties=_ours()
-                )
-
-
-def _ours() -> CommitProperties:
-    """What a commit carries that only prepares a table."""
-    return CommitProperties(custom_metadata={"userMetadata": ALTERED})
-
-
-def _mark(role: str) -> dict[str, str]:
-    return {SYSTEM: role, _UNFILLED: "yes"} if role == "deleted" else {SYSTEM: role}
-
-
-def filled(table: Table, flag: str) -> None:
-    """A delete flag is no longer NULL in any row."""
-    with conflicts_told(table):
-        DeltaTable(table.location).alter.set_column_metadata(
-            flag, {_UNFILLED: "no"}, commit_properties=_ours()
-        )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,15 @@ def history(table: Table) -> Iterator[Commit]:
         yield from (_commit(table, entry) for entry in log.entries(delta))
 
 
+def since(table: Table, version: int) -> list[Commit] | None:
+    """The commits after a version, the newest first; None when the table is at an older one."""
+    line = history(table)
+    newest = next(line, None)
+    if newest is None or newest.version < version:
+        return None
+    return list(takewhile(lambda c: c.version > version, chain([newest], line)))
+
+
 def _commit(table: Table, entry: dict[str, Any]) -> Commit:
     operation, parameters = str(entry.get("operation", "")), entry.get("operationParameters") or {}
     version, record = int(entry["version"]), log.record_of(entry) or {}
@@ -35,8 +45,8 @@ def _commit(table: Table, entry: dict[str, Any]) -> Commit:
         at=datetime.fromtimestamp(int(entry.get("timestamp", 0)) / 1000, UTC),
         operation=operation,
         restores=_restored(table, version, parameters) if operation == "RESTORE" else None,
-        replaces=_replaces(operation, parameters),
-        moves_rows=not (record.get("alter") or operation.startswith(log.HARMLESS)),
+        replaces=_replaces(operation, parameters) and not record.get("rewrites"),
+        moves_rows=not operation.startswith(log.HARMLESS),
         metrics=entry.get("operationMetrics") or {},
     )
 
