@@ -121,3 +121,11 @@ def test_whatever_else_goes_wrong_is_not_tried_again(
         DeltaStore(tmp_path).log(batch(1))
     assert not raised.value.retryable
     assert raised.value.hint
+
+
+def test_a_control_table_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
+    store = DeltaStore(tmp_path)
+    store.log(batch(1))
+    DeltaTable(str(tmp_path / "etl_runs")).alter.set_table_description("a later shape")
+    with pytest.raises(TableError, match=r"etl_runs in .* has another shape: .*a later shape"):
+        store.runs()

@@ -21,7 +21,7 @@ from strandline.control.coverage import Coverage
 from strandline.control.holds import carried_over, with_decisions
 from strandline.control.ledger import BY_HAND, ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.loads import LoadRow
-from strandline.control.store_faults import unreadable, unwritable
+from strandline.control.store_faults import unreadable, unwritable, wrong_shape
 from strandline.errors import CommitConflict, Fenced, taken
 from strandline.failpoints import point
 from strandline.journal import log
@@ -33,6 +33,8 @@ _TIDY = 100  # commits from one tidying to the next
 _PROPERTIES = {
     "delta.checkpointInterval": "10"
 }  # many small commits, each opened anew: replaying 100 takes 60 ms
+_SHAPE = "strandline control table, shape 1"
+"""What a control table says of its shape; another one is refused."""
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", ControlRow, RunRow, ChangeRow, LoadRow)
 
@@ -201,6 +203,7 @@ class DeltaStore:
             schema_mode=evolve,
             predicate=replacing,
             configuration=_PROPERTIES if table is None else None,
+            description=_SHAPE if table is None else None,
             commit_properties=properties,
         )
         if tidy:
@@ -314,11 +317,14 @@ def _wrote(row: ControlRow, target: str | None) -> bool:
 def _opened(place: Path) -> DeltaTable | None:
     """A control table; None when there is none yet, or a runner died before its first commit."""
     try:
-        return DeltaTable(str(place))
+        table = DeltaTable(str(place))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as e:
         raise unreadable(place, e) from e
+    if (shape := table.metadata().description) != _SHAPE:
+        raise wrong_shape(place, shape, _SHAPE)
+    return table
 
 
 def _same(batch: tuple[str, str, int]) -> str:
