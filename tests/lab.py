@@ -204,6 +204,10 @@ class Lab:
     def table(self, name: str = "t") -> Frame:
         return stored(self.platform, self.folder, name)
 
+    def quarantine(self) -> Frame:
+        """The rows that checks have put aside."""
+        return self.table("t__quarantine")
+
 
 @contextmanager
 def lab(platform: Platform, write: Mapping[str, Any], **node: Any) -> Iterator[Lab]:

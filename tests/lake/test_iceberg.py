@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -444,8 +447,6 @@ def test_a_partition_may_be_an_empty_batch(world: Any) -> None:
 def test_nested_rows_come_back_as_they_were(world: Any) -> None:
     w = world()
     type_ = "struct<a:int,b:array<string>,m:map<string,decimal(9,2)>>"
-    from decimal import Decimal
-
     value = {"a": 1, "b": ["x", None], "m": [("k", Decimal("1.50"))]}
     w.run(Frame([("id", "bigint"), ("s", type_)], [{"id": 1, "s": value}, {"id": 2, "s": None}]))
     w.run(Frame([("id", "bigint"), ("s", type_)], [{"id": 2, "s": value}]))
@@ -560,3 +561,69 @@ def test_the_note_of_a_commit_is_readable_by_anyone(world: Any) -> None:
     note = json.loads(head.summary.additional_properties["strandline"])["strandline"]
     assert note["app_id"] == "strandline/test/n"
     assert json.loads(w.ice.properties["strandline.txn.strandline/test/n"])["number"] == 1
+
+
+# --- columns come with the rows --------------------------------------------------------------------------------
+
+
+def test_new_and_wider_columns_come_in_the_snapshot_of_the_rows(world: Any) -> None:
+    w = world()
+    narrow = [("id", "int"), ("x", "float"), ("d", "decimal(6,2)")]
+    w.run(Frame(narrow, [{"id": 1, "x": 1.5, "d": Decimal("1.25")}]))
+    wide = [("id", "bigint"), ("x", "double"), ("d", "decimal(10,2)"), ("more", "string")]
+    big = {"id": 2**40, "x": 0.1, "d": Decimal("12345678.50"), "more": "m"}
+    w.run(Frame(wide, [big]))
+    state = w.state()
+    assert {c.name: c.type for c in state.schema if c.name in dict(wide)} == dict(wide)
+    assert len(w.ice.metadata.snapshots) == 2
+    found = sorted(read_table(w.folder / "lake" / "t").rows, key=lambda r: r["id"])
+    assert [(r["id"], r["x"], r["d"], r["more"]) for r in found] == [
+        (1, 1.5, Decimal("1.25"), None),
+        (2**40, 0.1, Decimal("12345678.50"), "m"),
+    ]
+    with w.platform.workspace("look"):
+        assert w.at(state.version) == 2
+
+
+def test_fields_come_inside_of_structs(world: Any) -> None:
+    w = world()
+    w.run(Frame([("id", "bigint"), ("s", "struct<a:int>")], [{"id": 1, "s": {"a": 1}}]))
+    more = [("id", "bigint"), ("s", "struct<a:bigint,b:string>")]
+    w.run(Frame(more, [{"id": 2, "s": {"a": 2**40, "b": "x"}}]))
+    w.run(Frame(more, [{"id": 1, "s": {"a": 1, "b": "y"}}]))
+    found = sorted(read_table(w.folder / "lake" / "t").rows, key=lambda r: r["id"])
+    assert [r["s"] for r in found] == [{"a": 1, "b": "y"}, {"a": 2**40, "b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("stored", "come", "value"),
+    [
+        ("decimal(6,2)", "decimal(8,4)", Decimal("1.2345")),
+        ("date", "timestamp", datetime(2024, 1, 1, tzinfo=UTC)),
+        ("bigint", "decimal(20,2)", Decimal("1.25")),
+        ("bigint", "string", "x"),
+    ],
+)
+def test_what_cannot_be_widened_is_refused_by_name(
+    world: Any, stored: str, come: str, value: Any
+) -> None:
+    w = world()
+    w.run(Frame([("id", "bigint"), ("v", stored)], [{"id": 1, "v": None}]))
+    with pytest.raises(
+        TableError, match=f"column `v` is {re.escape(stored)} in the table"
+    ) as caught:
+        w.run(Frame([("id", "bigint"), ("v", come)], [{"id": 2, "v": value}]))
+    assert "Iceberg" in str(caught.value)
+    assert [s.schema_id for s in w.ice.metadata.snapshots] == [0]
+
+
+def test_a_delete_flag_comes_to_a_table_that_was_there(world: Any) -> None:
+    w = world()
+    ice = made_by_another(w, pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    ice.append(pa.table({"id": [1, 2], "name": ["a", "b"]}))
+    w = World(
+        w.folder, w.platform, {"mode": "upsert", "keys": ["id"], "delete_when": "name = 'gone'"}
+    )
+    w.run(frame((2, "gone")))
+    flags = {r["id"]: r["_is_deleted"] for r in read_table(w.folder / "lake" / "t").rows}
+    assert flags == {1: False, 2: True}

@@ -100,6 +100,19 @@ def visible(at: Lab, case: Case) -> Frame:
     return shown
 
 
+def test_delete_insert_replaces_all_rows_of_a_key(engine_name: str, platform: Platform) -> None:
+    @for_all(engine_name, cases(keyed=True, unique=False))
+    def _(case: Case) -> None:
+        with lab(platform, {**case.write, "mode": "delete_insert", "keys": case.keys}) as at:
+            table: Frame | None = None
+            for batch in case.batches:
+                result = at.run(batch)
+                expected = oracle.delete_insert(table, enriched(batch, case, at), case.keys)
+                check(result, expected, at.table())
+                table = expected.after
+            assert at.again().version is None
+
+
 @pytest.mark.long_on_spark
 def test_upsert_refuses_duplicate_keys(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, upserts(unique=False), share=0.6)

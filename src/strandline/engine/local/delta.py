@@ -102,6 +102,8 @@ def _merge(
 ) -> None:
     # in brackets: deltalake reads x IS NOT DISTINCT FROM y AND z as x IS NOT DISTINCT FROM (y AND z)
     on = " AND ".join(f'(s."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}")' for k in changes.keys)
+    if changes.drops:  # others of the same key may come: those replace nothing
+        on = f"(s.\"{ACTION}\" <> 'insert') AND {on}"
     values = _assignments(changes.columns.names)
     merge = delta.merge(
         _marked(workspace.arrow(rows_of(changes.additions)), changes, delta),
