@@ -13,7 +13,7 @@ from strandline.engine.local.workspace import LocalPlatform
 from strandline.engine.memory import MemoryPlatform
 from strandline.lake import register
 from strandline.testing.memory_format import MEMORY
-from strandline.testing.projects import make_project
+from strandline.testing.projects import LAKE, LAKES, make_project
 
 ENGINES = ["pandas", pytest.param("spark", marks=pytest.mark.spark)]
 
@@ -34,6 +34,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spark") and item.get_closest_marker("long_on_spark"):
             item.add_marker(pytest.mark.long)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A story that says so is told on a lake of each table format."""
+    if metafunc.definition.get_closest_marker("lakes"):
+        metafunc.parametrize("lake_format", list(LAKES), indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def lake_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """The table format of the lakes that `make_project` makes."""
+    if name := getattr(request, "param", None):
+        monkeypatch.setenv(LAKE, name)
+    return name
 
 
 @pytest.fixture(params=ENGINES)
@@ -61,6 +75,7 @@ def memory_platform() -> Platform:
 @pytest.fixture(scope="session")
 def spark_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """One Spark session for all tests."""
+    from strandline.engine.spark.jars import ICEBERG
     from strandline.engine.spark.session import SparkPlatform
 
     folder = tmp_path_factory.mktemp("spark")
@@ -69,7 +84,7 @@ def spark_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platfor
         "spark.ui.enabled": False,
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # the other tests run beside these, on the same cores
     }
-    config = {"master": "local[2]", "config": settings_}
+    config = {"master": "local[2]", "config": settings_, "packages": [ICEBERG]}
     platform = SparkPlatform.start(make_project(folder, [], engine="spark", spark=config).config)
     yield platform
     platform.close()

@@ -222,7 +222,7 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
         rows = Counter(tuple(spelled(r[n]) for n in frame.names) for r in numbered)
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
-        facts = row.coverage.as_dict()
+        facts = _named(row.coverage.as_dict(), folder, tables)
         own = {"run", "committed", "target", "sources", "origins", "at", "window", "snapshot"}
         found[f"record of {row.node}"] = (
             row.batch_status,
@@ -234,21 +234,34 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
     return found
 
 
+def _named(facts: dict[str, Any], folder: Path, tables: tuple[str, ...]) -> dict[str, Any]:
+    """Facts in which tables go by their names: the same table of two projects has two ids."""
+    from strandline.lake import describe
+    from strandline.plan.inputs import table_of
+    from strandline.project import load
+
+    text, config = json.dumps(facts), load(folder).config
+    for name in tables:
+        if state := describe(table_of(config, "lake", name)):
+            text = text.replace(state.table_id, name)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
 def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
     """Each batch that committed is in the history once, and nothing else is; nobody is left at work."""
     from strandline.lake import commits
+    from strandline.plan.inputs import table_of
     from strandline.project import load
-    from strandline.types import Table
+
+    project = load(folder)
 
     def made(name: str) -> list[tuple[str, int, str]]:
-        past = [
-            c.record
-            for c in commits(Table(name, str(folder / "lake" / name)))
-            if "app_id" in c.record
-        ]
+        places = commits(table_of(project.config, "lake", name))
+        past = [c.record for c in places if "app_id" in c.record]
         return [(str(c["app_id"]).rpartition("/")[2], c["batch"], c["run_id"]) for c in past]
 
-    store = load(folder).store
+    store = project.store
     ended = [r for r in store.runs() if r.recorded]
     told = [(r.node, r.batch, r.run_id) for r in ended if r.version is not None]
     assert sorted(m for name in tables if not name.endswith(EVENTS) for m in made(name)) == sorted(

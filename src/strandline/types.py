@@ -5,7 +5,7 @@ Types are written as Spark SQL writes them (`bigint`, `decimal(10,2)`, `timestam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -84,12 +84,27 @@ class Relation:
 
 
 @dataclass(frozen=True)
+class Catalog:
+    """Where tables are found by name. Its properties may hold secrets: they are asked for when it is opened."""
+
+    name: str
+    place: str  # what tells it from others; can be shown
+    properties: Callable[[], Mapping[str, str]] = field(repr=False, compare=False)
+    spark: Callable[[], Mapping[str, str]] = field(repr=False, compare=False)  # the same for Spark
+
+
+@dataclass(frozen=True)
 class Table:
-    """A lake table: where it lives. `label` is what people call it, `location` what engines open."""
+    """A lake table: where it lives. `label` is what people call it, `location` what engines open.
+
+    A table of a catalog has a name there: its namespace and its own. Its location is only what tells it from others.
+    """
 
     label: str
     location: str
     format: str = "delta"
+    catalog: Catalog | None = None
+    name: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -223,6 +238,7 @@ class Counts:
     unchanged: int = 0
     reopened: int = 0
     held: int = 0
+    quarantined: int = 0  # put aside, and therefore neither compared nor written
 
     @property
     def any(self) -> bool:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.meaning.tables import TYPES
 
+from strandline.plan.inputs import table_of
+from strandline.testing.projects import LAKES, make_project
 from strandline.types import Table
 
 
@@ -21,14 +24,24 @@ class Cell:
     readers: tuple[str, ...] = ()
     at_once: bool = False  # one history shows all laws: where a commit takes seconds
 
+    @property
+    def types(self) -> list[str]:
+        """The types that come back as they were given."""
+        return [t for t in TYPES if self.format != "iceberg" or t not in ("tinyint", "smallint")]
+
     def table(self, folder: Path) -> Table:
-        return Table("lake.t", str(folder / "t"), self.format)
+        if self.format == "memory":
+            return Table("lake.t", str(folder / "t"), self.format)
+        project = make_project(folder, [], connections={"lake": LAKES[self.format]})
+        return table_of(project.config, "lake", "t")
 
 
 CELLS = {
-    "memory-fake": Cell("memory", "memory", 12, 500),
-    "local-delta": Cell("pandas", "delta", 6, 500),
+    "memory-fake": Cell("memory", "memory", 8, 500),
+    "local-delta": Cell("pandas", "delta", 4, 500),
     "spark-delta": Cell("spark", "delta", 2, 50, readers=("pandas",), at_once=True),
+    "local-iceberg": Cell("pandas", "iceberg", 4, 500),
+    "spark-iceberg": Cell("spark", "iceberg", 1, 50, readers=("pandas",), at_once=True),
 }
 
 

@@ -56,14 +56,17 @@ class History:
 
 
 @st.composite
-def histories(draw: DrawFn) -> History:
+def histories(draw: DrawFn, types: list[str], forbidden: frozenset[str]) -> History:
     """One number decides nearly everything: so the first history is as rich as the last."""
     number = draw(st.integers(0, 2**40))
     dice = Random(number)
     kind: Kind = dice.choice(["rows", "soft", "soft", "hard", "versions", "versions"])
-    cols = draw(columns(2, 4))
+    cols = [(allowed(n, forbidden), t) for n, t in draw(columns(2, 4, types))]
     keys = cols[: dice.choice([1, 1, 2]) if len(cols) > 2 else 1]
-    cols = [(n, dice.choice(KEY_TYPES) if (n, t) in keys else t) for n, t in cols]
+    cols = [
+        (n, dice.choice([k for k in types if k in KEY_TYPES]) if (n, t) in keys else t)
+        for n, t in cols
+    ]
     pools = draw(pools_of(cols, most=4))
     maker = _Maker(dice, kind, cols, pools, [n for n, _ in cols[: len(keys)]])
     steps = [maker.first()]
@@ -71,6 +74,10 @@ def histories(draw: DrawFn) -> History:
         steps.append(maker.next(steps[-1]))
     rival = maker.next(replace(steps[-1], after=steps[-1].before), evolves=False)
     return History(kind, steps, rival, number)
+
+
+def allowed(name: str, forbidden: frozenset[str]) -> str:
+    return "".join("·" if c in forbidden else c for c in name)
 
 
 class _Maker:

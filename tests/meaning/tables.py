@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -21,6 +22,7 @@ from strandline.testing.oracle import (
     key_of,
     same,
 )
+from strandline.testing.projects import LAKE
 from strandline.testing.shapes import reshaped
 
 # --- values ------------------------------------------------------------------------------------------------
@@ -99,8 +101,9 @@ DECIMALS = [
     "decimal(9,9)",
     "decimal(1,0)",
 ]
+_NARROW = {"tinyint", "smallint"} if os.environ.get(LAKE) == "iceberg" else set()
 TYPES = [
-    *_BITS,
+    *(t for t in _BITS if t not in _NARROW),  # an Iceberg table keeps them as int
     *DECIMALS,
     "string",
     "boolean",

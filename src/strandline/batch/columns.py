@@ -20,7 +20,8 @@ from strandline.types import Column, Relation, Schema, Table, TableState
 
 def shape_of(job: Job, rows: Schema, place: Table, state: TableState | None) -> Fit:
     """The columns that a table has after rows of these columns came, as the node and the format allow."""
-    stored = Stored(state.schema, state.system, state.required) if state else None
+    foreign = tuple(job.foreign_columns.values())  # found by strandline, whatever the rows bring
+    stored = Stored(state.schema, (*state.system, *foreign), state.required) if state else None
     write, limits = job.node.write, format_of(place).limits
     policy = Policy(limits, job.node.evolution, write.relax_not_null, METADATA)
     return fit(rows, stored, place.label, policy)
@@ -76,7 +77,8 @@ def writes_anew(engine: Engine, place: Table, changes: ChangeSet) -> bool:
     if rewrites(changes.evolves, format_of(place).limits, adds_only=adds_only):
         return True
     carried = adds_only and not changes.partition_by
-    return bool(new_names(changes.evolves)) and not (carried or engine.merges_columns)
+    merges = place.format in engine.merges_columns
+    return bool(new_names(changes.evolves)) and not (carried or merges)
 
 
 def evolution(

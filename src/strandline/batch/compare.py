@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import INFO, WARNING
 from typing import Any
 
@@ -21,11 +22,13 @@ from strandline.batch.metadata import metadata_columns, with_metadata, without_f
 from strandline.batch.read import Slice
 from strandline.config.model import NodeConfig
 from strandline.config.writes import instant
-from strandline.control.coverage import MissedKeys
+from strandline.control.coverage import MissedKeys, Pin
 from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import DuplicateKeys, ReadError, TableError, located
+from strandline.gold.dimension import ordinary
 from strandline.journal import log
-from strandline.plan.inputs import SOURCE_FILE
+from strandline.lake import describe
+from strandline.plan.inputs import SOURCE_FILE, table_of
 from strandline.plan.job import Job, feeds_snapshots
 from strandline.sql.expr import col, lit, named, negate, one_of, rows_of, select, table
 from strandline.sql.portable import family, parse
@@ -44,16 +47,18 @@ from strandline.strategy.changes import (
     evaluated,
     is_true,
     key_ranges,
+    living,
     measures,
     range_measures,
 )
 from strandline.strategy.duplicates import duplicates
 from strandline.strategy.fit import Fit
 from strandline.strategy.groups import Groups
+from strandline.strategy.quarantine import NOTHING_THERE, Standing
 from strandline.strategy.question import Keeping, Question
 from strandline.strategy.verdict import Verdict, judge
 from strandline.transform import registry
-from strandline.transform.registry import Detection, EngineContext
+from strandline.transform.registry import Detection, EngineContext, Rejected
 from strandline.transform.sql import run_query
 from strandline.types import Column, Counts, Relation, Schema, Snapshot, Table, TableState
 from strandline.words import agree, plural
@@ -69,6 +74,8 @@ class Transformed:
     by_file: bool = False  # does each row say which file it is from?
     presence: Absence | None = None  # where nothing looks for deletes: the keys that are back
     warnings: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = ()  # the rows that checks have put aside
+    said: tuple[str, ...] = ()  # what checks warn of
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,16 @@ class Landing:
 
 
 @dataclass(frozen=True)
+class Quarantine:
+    """What a batch does to the quarantine of its table, before its own commit."""
+
+    number: int  # the rows that the batch puts aside, be they there already or not
+    landing: Landing | None = None  # what it changes there; None: nothing
+    standing: Standing = NOTHING_THERE  # of the rows that were there before
+    state: TableState | None = None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """An evaluated and judged batch, ready to be applied."""
 
@@ -113,25 +130,43 @@ class Outcome:
     measured: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     events: Landing | None = None
+    quarantine: Quarantine | None = None
+    said: tuple[str, ...] = ()  # what checks warn of
     missed: MissedKeys | None = None  # the keys that the live source has, and no read brought
+    keys_given: int = 0  # the highest number that a sequence has given by then
+    dimensions: Mapping[str, Pin] = field(default_factory=dict)  # as facts were looked up in them
+    early: int = 0  # how many members a dimension lacks of which these facts know
 
 
 # --- transform ---------------------------------------------------------------------------------------------
 
 
-def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
+def transform(job: Job, engine: Engine, slice_: Slice, *, checking: bool = False) -> Transformed:
     """The registered steps, then the SQL, then the metadata columns."""
-    node, sources, found = job.node, dict(slice_.rows), None
+    node = job.node
+    context = context_of(job, engine, next(iter(slice_.rows.values())))
+    context = replace(context, checking=checking)
     files = node.write.metadata().source_file and any(i.read.path is not None for i in job.inputs)
     if node.transform and node.transform.steps:
-        alias, first = next(iter(sources.items()))
         carried = (SOURCE_FILE,) if files else ()
-        context = _steps(
-            node, EngineContext(engine, first, node.name, carried, now=job.clock.now), slice_.newest
-        )
+        context = _steps(node, replace(context, carried=carried), slice_.newest)
+    return completed(job, engine, slice_, context)
+
+
+def context_of(job: Job, engine: Engine, rows: Relation) -> EngineContext:
+    """Rows on their way through the steps of a node."""
+    lake = partial(lake_rows, job, engine)
+    return EngineContext(engine, rows, job.node.name, now=job.clock.now, lake=lake)
+
+
+def completed(job: Job, engine: Engine, slice_: Slice, context: EngineContext) -> Transformed:
+    """What comes after the steps: the SQL, and the metadata columns."""
+    node, sources = job.node, dict(slice_.rows)
+    files = node.write.metadata().source_file and any(i.read.path is not None for i in job.inputs)
+    if node.transform and node.transform.steps:
         unasked = without_file(node, job.inputs[0], context.rows)
         rows = context.rows if unasked is None else engine.query(unasked)
-        sources, found = {**sources, alias: rows}, context.detection
+        sources[next(iter(sources))] = rows
     if node.transformation_sql is not None:
         rows = run_tree(
             job, engine, parse(node.transformation_sql, f"{node.name}: transformation_sql"), sources
@@ -141,7 +176,25 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     check_metadata(job, rows, slice_.rows)
     added = with_metadata(rows, metadata_columns(job), file=files)
     by_file = files and SOURCE_FILE in rows.schema
-    return Transformed(rows if added is None else engine.query(added), found, by_file=by_file)
+    return Transformed(
+        rows if added is None else engine.query(added),
+        context.detection,
+        by_file=by_file,
+        rejected=context.rejected,
+        said=context.said,
+    )
+
+
+def lake_rows(job: Job, engine: Engine, connection: str, name: str) -> Relation:
+    """The living rows of a lake table; of one that the same plan writes, as it would be."""
+    lake = table_of(job.project, connection, name)
+    if planned := job.planned.get(lake.location):
+        return engine.query(rows_of(planned.rows).where(living(planned.roles)))
+    state = describe(lake)
+    if state is None:
+        raise ReadError(f"there is no table {lake.label} yet", hint="run the node that writes it")
+    source = LakeSource(lake, state.version, where=living(state.roles))
+    return engine.scan(source).relation
 
 
 def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
@@ -175,14 +228,16 @@ def reconcile(
     """What the slice means for the target, as a proposal; the target as it is now comes along."""
     rows = made.rows
     roles = system_roles(job, state)
-    check_columns(job, rows, state, roles)
+    check_columns(job, rows, state, {**roles, **job.own_columns, **job.foreign_columns})
     shape = shape_of(job, rows.schema, job.target, state)
     rows = as_fitted(engine, rows, shape)
-    target = target_rows(job, engine, state, shape)
+    target = compared_rows(job, engine, state, shape)
     parts, rows = partitioned(job, engine, rows, state)
     if not job.node.write.keyed:
         reread, said = _reread(job, slice_, replace(made, rows=rows), target)
         proposal = _unkeyed(job, rows, shape, Appending(parts, target is None, None, reread), roles)
+        if job.node.foreign_keys:  # its rows are looked up in dimensions before they are committed
+            proposal = replace(proposal, lazy=False)
         system = new_system(proposal.roles, state, {"batch_id": "bigint"})
         return Reconciled(shape, proposal, target, system, warnings=said)
     finding = deletes.find(job, engine, slice_, rows, made, state)
@@ -212,7 +267,7 @@ def reconcile(
         columns = shape.columns.plus(*keeping.columns)
         proposal = replace(proposal, columns=columns, lazy=False, drops=True)
     if (
-        job.node.change_log == "all"
+        job.node.change_log == "all" or job.own_columns or job.node.foreign_keys
     ):  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
     types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
@@ -394,7 +449,20 @@ def target_rows(
     if state is None:
         return None
     rows = engine.scan(LakeSource(job.target, state.version)).relation
-    return rows if shape is None else widened(engine, rows, shape.columns, state.roles)
+    if shape is None:
+        return rows
+    return widened(engine, rows, shape.columns, {**state.roles, **job.foreign_columns})
+
+
+def compared_rows(
+    job: Job, engine: Engine, state: TableState | None, shape: Fit | None = None
+) -> Relation | None:
+    """The rows of the target that the source may have brought: its default members are not compared."""
+    rows = target_rows(job, engine, state, shape)
+    where = ordinary(state.roles) if state else None
+    if rows is None or where is None:
+        return rows
+    return engine.query(rows_of(rows).where(where))
 
 
 def spelled(rows: Relation, names: Sequence[str]) -> list[str]:
@@ -407,7 +475,7 @@ def _unique(node: NodeConfig) -> bool:
     steps = [
         s
         for s in (node.transform.steps if node.transform else [])
-        if s.operation != "detect_deletes"
+        if s.operation not in ("detect_deletes", "validate")
     ]
     if not steps or node.transformation_sql is not None or steps[-1].operation != "deduplicate":
         return False

@@ -127,12 +127,14 @@ class Sources:
         )
         if start is None or state is None:
             return None
-        if start > state.version + 1:
+        lake = lake_of(self.job, input_)
+        before = format_of(lake).preceding(lake, start)
+        if format_of(lake).since(lake, before) is None:
             raise ReadError(
                 f"{self.job.node.name}: from_version: {start}, but {input_.label} is at version {state.version}",
                 hint="the changes of that version, and of all after it, are read first: name one that is there",
             )
-        return state.table_id, start - 1
+        return state.table_id, before
 
     def then(self, input_: Input) -> Relation | None:
         """The source as it was at the end of the last batch; None when that can no longer be read."""
@@ -161,7 +163,7 @@ class Sources:
     def stirred(self, input_: Input) -> bool:
         """May something have moved? The log knows, without reading a row."""
         at, state = self.position(input_), self.states[input_.alias]
-        if at is None or state is None or state.table_id != at[0] or state.version < at[1]:
+        if at is None or state is None or state.table_id != at[0]:
             return True
         lake = lake_of(self.job, input_)
         return format_of(lake).moved(lake, at[1], state.version)
@@ -177,10 +179,6 @@ class Sources:
         lake = lake_of(self.job, input_)
         if state.table_id != table_id:
             return self._unknown(input_, f"{input_.label} was made anew since")
-        if state.version < after:
-            return self._unknown(
-                input_, f"{input_.label} is at version {state.version}, older than {after}"
-            )
         if by_last(
             input_.read, state.roles
         ):  # a deleted version stays as it is when a new one follows it
@@ -247,7 +245,7 @@ class Sources:
         if state is None:
             return f"{input_.label} is planned"
         at = self.position(input_)
-        if at is None or at[0] != state.table_id or at[1] > state.version:
+        if at is None or at[0] != state.table_id:
             return f"{input_.label} is another table"
         return f"{input_.label}, which is read in full, changed" if self.stirred(input_) else None
 

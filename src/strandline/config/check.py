@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from strandline.config.advisor import advice
 from strandline.config.aliases import sql_mistakes
+from strandline.config.catalogs import CatalogConfig
 from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
+from strandline.config.expectation_advice import expectation_advice, quarantining
 from strandline.config.messages import mistakes_of
 from strandline.config.parts import KINDS, AnyConnection, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
@@ -22,13 +24,15 @@ from strandline.config.resolve import (
     PlaceError,
     bad_references,
     control_location,
+    in_folder,
     odd_folder,
     place,
     remote,
     unseen,
 )
+from strandline.config.star_check import star_mistakes
 from strandline.config.urls import literal_password
-from strandline.config.writes import EVENTS
+from strandline.config.writes import EVENTS, QUARANTINE
 from strandline.errors import did_you_mean
 
 _URL = re.compile(r"^[A-Za-z]\w*(\+\w+)?://|^jdbc:\w+:")
@@ -38,6 +42,7 @@ def check(parts: Parts) -> Iterator[Mistake]:
     """Everything wrong between the parts of a project."""
     yield from _connection_mistakes(parts.raw)
     yield from _folder_mistakes(parts)
+    yield from _catalog_mistakes(parts)
     yield from _stray_references(parts.raw)
     yield from _control_mistakes(parts)
     yield from _name_mistakes(parts)
@@ -46,7 +51,9 @@ def check(parts: Parts) -> Iterator[Mistake]:
         for loc, read in node.reads:
             yield from _read_mistakes(parts, loc, read)
         yield from _step_mistakes(node)
+        yield from expectation_advice(parts, node)
         yield from sql_mistakes(parts, node)
+        yield from star_mistakes(parts, node)
     yield from advice(parts)
 
 
@@ -72,12 +79,27 @@ def _connection_mistakes(raw: dict[str, Any]) -> Iterator[Mistake]:
                 yield Mistake(loc, "a SQLite file has no users and passwords", f"remove `{key}`")
 
 
+def _catalog_mistakes(parts: Parts) -> Iterator[Mistake]:
+    """Secrets of catalogs in clear, references that are none, and two catalogs of one name that are not the same."""
+    first: dict[str, tuple[str, CatalogConfig]] = {}
+    for name, connection in parts.connections.items():
+        if not isinstance(connection, LakeConnection) or connection.catalog is None:
+            continue
+        loc: Loc = ("connections", name, "catalog")
+        for at, text in connection.catalog.texts():
+            for message, hint in bad_references(text):
+                yield Mistake((*loc, *at), message, hint)
+        clear = connection.catalog.secrets_in_clear()
+        yield from (Mistake((*loc, *m.loc), m.message, m.hint) for m in clear)
+        called = str(connection.catalog.name or name)
+        other, config = first.setdefault(called, (name, connection.catalog))
+        if config != connection.catalog:
+            message = f"connection `{other}` has another catalog of the name `{called}`"
+            yield Mistake((*loc, "name"), message, "give one of them another name:")
+
+
 def _folder_mistakes(parts: Parts) -> Iterator[Mistake]:
-    folders = {
-        n: c
-        for n, c in parts.connections.items()
-        if isinstance(c, FilesConnection | LakeConnection)
-    }
+    folders = {n: c for n, c in parts.connections.items() if in_folder(c)}
     for name, connection in folders.items():
         if path := remote(connection):
             message = f"`{path}` is not a folder of this machine, and strandline cannot work with object stores yet"
@@ -231,6 +253,9 @@ def _table_mistakes(parts: Parts) -> Iterator[Mistake]:
             if node.write.effective_at and not outside:
                 beside = place(found, node.write.table + EVENTS, parts.root)
                 yield from written.add((*loc, "effective_at"), beside, node.name)
+            if not outside and (at := quarantining(node.steps)):
+                beside = place(found, node.write.table + QUARANTINE, parts.root)
+                yield from written.add(at, beside, node.name)
         elif found:
             yield _wrong_kind((*loc, "connection"), node.write.connection, found, "a write needs")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from strandline.config.base import Model, Text
+from strandline.config.catalogs import CatalogConfig
+from strandline.config.positions import Mistake
 
 
 class SqlConnection(Model):
@@ -51,23 +54,49 @@ class FilesConnection(Model):
 
 
 class LakeConnection(Model):
-    """A folder of lake tables: written by nodes, read by others.
+    """A place of lake tables: written by nodes, read by others.
 
     **Business problem:** Bronze, Silver and Gold belong in places of their own.
     **Solution:** one connection per layer; table `customers` is the folder `customers` below its path. With a Spark
-    master that is not local, `shared: true` says that every executor sees the folder under this path.
+    master that is not local, `shared: true` says that every executor sees the folder under this path. Tables of
+    `format: iceberg` are found by their names in a `catalog`; `schema` is their namespace there, by default the
+    connection's name.
 
     ```yaml
     connections:
       bronze: {type: lake, format: delta, path: lake/bronze}
       silver: {type: lake, path: /mnt/lake/silver, shared: true}
+      gold: {type: lake, format: iceberg, catalog: {type: sql, uri: "sqlite:///lake/ice.db", warehouse: lake/ice}}
     ```
     """
 
     type: Literal["lake"]
-    format: Literal["delta"] = "delta"
-    path: Text
+    format: Literal["delta", "iceberg"] = "delta"
+    path: Text | None = None
     shared: bool = False
+    catalog: CatalogConfig | None = None
+    schema_: Text | None = Field(default=None, alias="schema")
+
+    def mistakes(self) -> Iterator[Mistake]:
+        if self.format != "iceberg":
+            if self.path is None:
+                yield Mistake((), "a lake of Delta tables needs `path`", "add path: lake/name")
+            for key, given in (("catalog", self.catalog), ("schema", self.schema_)):
+                if given is not None:
+                    yield Mistake((key,), f"`{key}` is for format: iceberg", f"remove `{key}`")
+            return
+        if self.catalog is None:
+            hint = 'add catalog: {type: sql, uri: "sqlite:///lake/ice.db", warehouse: lake/ice}'
+            yield Mistake((), "a lake of Iceberg tables needs `catalog`", hint)
+        if self.path is not None:
+            yield Mistake(("path",), "Iceberg tables lie where their catalog says", "remove `path`")
+
+    def called(self, name: str) -> LakeConnection:
+        """The same connection, with the names of its catalog and namespace: by default its own."""
+        if self.catalog is None:
+            return self
+        catalog = self.catalog.model_copy(update={"name": self.catalog.name or name})
+        return self.model_copy(update={"catalog": catalog, "schema_": self.schema_ or name})
 
 
 Connection = Annotated[

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 from urllib.parse import quote
 
 from strandline.config import urls
+from strandline.config.catalogs import (
+    catalog_place,
+    pyiceberg_properties,
+    spark_properties,
+    warehouse,
+)
 from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
 from strandline.config.model import ControlConfig, ProjectConfig
 from strandline.errors import ConfigError, Problem
+from strandline.types import Catalog, Table
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
+    from strandline.config.catalogs import CatalogConfig
     from strandline.config.load import Project
 
 ETL_SCHEMA = "STRANDLINE_ETL_SCHEMA"
@@ -28,6 +36,7 @@ SECRET_FIELDS = ("url", "user", "password", "jdbc_url")
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://|^dbfs:/")
 _GLOB = re.compile(r"[*?\[\]{}]")
 # What the Delta libraries cut off, unescape or take for a separator, so that they fail or write into another folder.
+_CATALOG_ODD = re.compile(r"[./`]")
 _ODD = re.compile(r"[\x00-\x1f\x7f#?^|\[\]\\]|%[0-9A-Fa-f]{2}")
 
 
@@ -78,6 +87,8 @@ def secret_values(config: ProjectConfig) -> list[str]:
     texts = [str(value) for value in config.spark.config.values()]
     for connection in config.connections.values():
         texts += [str(getattr(connection, name, None) or "") for name in SECRET_FIELDS]
+        if isinstance(connection, LakeConnection) and connection.catalog:
+            texts += [text for _, text in connection.catalog.texts()]
     names = {match[1] for text in texts for match in REFERENCE.finditer(text)}
     return [os.environ[name] for name in sorted(names) if os.environ.get(name)]
 
@@ -96,7 +107,7 @@ def _environment(name: str, key: str) -> str:
 
 def base(connection: FilesConnection | LakeConnection, root: Path) -> str:
     """The absolute path (or URL) of a connection; relative paths start at the project's folder."""
-    path = connection.path.removeprefix("file://")
+    path = str(connection.path).removeprefix("file://")
     if _REMOTE.match(path):
         return path.rstrip("/")
     return os.path.normpath(root / Path(path).expanduser())
@@ -105,7 +116,7 @@ def base(connection: FilesConnection | LakeConnection, root: Path) -> str:
 def remote(connection: FilesConnection | LakeConnection) -> str | None:
     """The path of a connection that is no folder of this machine, without a login; None when it is one."""
     return (
-        re.sub("//[^/@]*:[^/@]*@", "//", connection.path)
+        re.sub("//[^/@]*:[^/@]*@", "//", str(connection.path))
         if _REMOTE.match(base(connection, Path()))
         else None
     )
@@ -116,13 +127,20 @@ def unseen(connections: Mapping[str, object], master: str) -> Iterator[tuple[str
     if master.startswith("local"):
         return
     for name, connection in connections.items():
-        if isinstance(connection, FilesConnection | LakeConnection) and not connection.shared:
+        if in_folder(connection) and not connection.shared:
             message = (
                 f"`{connection.path}` is a folder of this machine; "
                 f"executors of Spark master {master} may not see it"
             )
             hint = "if every executor sees the folder under this path, add shared: true; else use a local master"
             yield name, message, hint
+
+
+def in_folder(connection: object) -> TypeGuard[FilesConnection | LakeConnection]:
+    """Tell whether what a connection names lies in a folder of its own; Iceberg tables lie where their catalog says."""
+    return isinstance(connection, FilesConnection) or (
+        isinstance(connection, LakeConnection) and connection.catalog is None
+    )
 
 
 def odd_folder(connection: LakeConnection, root: Path) -> tuple[str, str] | None:
@@ -144,6 +162,12 @@ def place(
 ) -> str:
     """Where a table or path of a connection is. `pattern` allows `*.csv` and the folder itself."""
     _refuse_name(name, pattern=pattern)
+    if isinstance(connection, LakeConnection) and connection.catalog is not None:
+        if _CATALOG_ODD.search(name):
+            raise PlaceError(
+                "holds one of the characters . / `, which catalogs take for something else"
+            )
+        return f"iceberg:{catalog_place(connection, root)}/{connection.schema_}/{name}"
     start = base(connection, root)
     if _REMOTE.match(start):
         return f"{start}/{name.strip('/')}"
@@ -170,6 +194,44 @@ def locate(project: Project, connection_name: str, name: str) -> str:
         )
     except PlaceError as error:
         raise ConfigError(f"`{name}` of connection `{connection_name}` {error}") from error
+
+
+def table_in_catalog(project: Project, connection_name: str, name: str) -> Table | None:
+    """The table of a connection whose tables are found by their names in a catalog; None for one of folders."""
+    connection = project.config.connections.get(connection_name)
+    if not isinstance(connection, LakeConnection) or connection.catalog is None:
+        return None
+    config, key = connection.catalog, f"connections.{connection_name}.catalog"
+    catalog = Catalog(
+        str(config.name),
+        catalog_place(connection, project.root),
+        lambda: pyiceberg_properties(config, project.root, _catalog_values(config, key)),
+        lambda: spark_properties(config, project.root, _catalog_values(config, key)),
+    )
+    label, location = f"{connection_name}.{name}", locate(project, connection_name, name)
+    namespace = tuple(str(connection.schema_).split("."))
+    return Table(label, location, "iceberg", catalog, (*namespace, name))
+
+
+def has_catalog(project: Project) -> bool:
+    """Tell whether tables of a project are found in an Iceberg catalog."""
+    lakes = (c for c in project.config.connections.values() if isinstance(c, LakeConnection))
+    return any(lake.catalog is not None for lake in lakes)
+
+
+def _catalog_values(config: CatalogConfig, key: str) -> dict[str, str]:
+    """The texts of a catalog with their secrets; inside a URL a secret is quoted."""
+    found = {}
+    for loc, text in config.texts():
+        at = ".".join((key, *loc))
+        whole = loc != ("uri",) or REFERENCE.fullmatch(text)
+        found[".".join(loc)] = resolve_secrets(text, key=at) if whole else _quoted(text, at)
+    return found
+
+
+def _quoted(text: str, key: str) -> str:
+    """A URL with its references replaced: a password may hold @ and /."""
+    return REFERENCE.sub(lambda match: quote(_environment(match[1], key), safe=""), text)
 
 
 def folder_given(told: str) -> str | None:
@@ -202,8 +264,22 @@ def control_location(
         )
     control = control or ControlConfig()
     lakes = {name: c for name, c in connections.items() if isinstance(c, LakeConnection)}
-    lake = lakes.get(control.connection) if control.connection else next(iter(lakes.values()), None)
-    return place(lake, control.schema_, root) if lake else str(root / ".strandline")
+    lake = lakes.get(control.connection) if control.connection else _first_lake(lakes.values())
+    if lake is None:
+        return str(root / ".strandline")
+    if lake.catalog is None:
+        return place(lake, control.schema_, root)
+    folder = warehouse(lake.catalog, root).removeprefix("file://")
+    if not folder or _REMOTE.match(folder):
+        raise PlaceError(
+            "has no folder beside this catalog's warehouse: name a lake of Delta tables in control: {connection: …}"
+        )
+    return str(Path(folder).parent / control.schema_)
+
+
+def _first_lake(lakes: Iterable[LakeConnection]) -> LakeConnection | None:
+    """The first lake of Delta tables, else the first of any."""
+    return min(lakes, key=lambda lake: lake.catalog is not None, default=None)
 
 
 def _refuse_name(name: str, *, pattern: bool) -> None:
@@ -256,13 +332,8 @@ def jdbc(connection: SqlConnection, root: Path, *, key: str = "connections") -> 
 
 
 def _database(connection: SqlConnection, root: Path, key: str) -> urls.Database:
-    text = connection.url
-    if REFERENCE.fullmatch(text):
-        text = resolve_secrets(text, key=f"{key}.url")
-    else:  # inside a URL a value is quoted: a password may hold @ and /
-        text = REFERENCE.sub(
-            lambda match: quote(_environment(match[1], f"{key}.url"), safe=""), text
-        )
+    at, whole = f"{key}.url", REFERENCE.fullmatch(connection.url)
+    text = resolve_secrets(connection.url, key=at) if whole else _quoted(connection.url, at)
     try:
         database = urls.parse(text)
     except urls.UrlError as error:

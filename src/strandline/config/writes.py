@@ -12,6 +12,7 @@ from strandline.config.base import Model, Text, repeated, sql_text
 from strandline.config.deletes import SystemColumnsConfig
 from strandline.config.positions import Mistake
 from strandline.config.queries import check_condition, check_row
+from strandline.config.star import DefaultMembersConfig, SurrogateKeyConfig
 
 
 class WriteMetadataConfig(Model):
@@ -34,6 +35,7 @@ class WriteMetadataConfig(Model):
 
 
 EVENTS = "__events"
+QUARANTINE = "__quarantine"
 """What is added to a table's name where the events of its history are kept."""
 FORGETS = (
     "`sequence_by` and hard deletes exclude each other: a removed row forgets its sequence, "
@@ -58,7 +60,7 @@ Evolution = Literal["add", "strict", "off"]
 
 
 def _flag_or_columns(value: object) -> str:
-    return "columns" if isinstance(value, dict | WriteMetadataConfig) else "flag"
+    return "columns" if isinstance(value, dict | Model) else "flag"
 
 
 class WriteConfig(Model):
@@ -123,6 +125,16 @@ class WriteConfig(Model):
       {connection: gold, table: dim_customer, mode: scd2, keys: [customer_id], effective_at: changed_at,
        sequence_by: lsn, delete_when: "op = 'D'", open_end: "9999-12-31"}
     ```
+
+    **Keys of its own** (`upsert`, `scd2`): `surrogate_key` gives each row a BIGINT that never changes, in `scd2` each
+    version; `durable_key` names a column that all versions of a key share. `default_members: true` adds the rows −1
+    (unknown) and −2 (not applicable).
+
+    ```yaml
+    write:
+      {connection: gold, table: dim_customer, mode: scd2, keys: [customer_id],
+       surrogate_key: {column: customer_sk, strategy: hash}, durable_key: customer_dk, default_members: true}
+    ```
     """
 
     connection: Text
@@ -144,6 +156,12 @@ class WriteConfig(Model):
     track: list[Text] | None = None
     effective_at: Text | None = None
     open_end: datetime | date | Text | None = None
+    surrogate_key: SurrogateKeyConfig | None = None
+    durable_key: Text | None = None
+    default_members: Annotated[
+        Annotated[bool, Tag("flag")] | Annotated[DefaultMembersConfig, Tag("columns")],
+        Discriminator(_flag_or_columns),
+    ] = False
     system_columns: SystemColumnsConfig = Field(default_factory=SystemColumnsConfig)
 
     @property
@@ -199,6 +217,7 @@ class WriteConfig(Model):
                 )
         yield from self._history_mistakes()
         yield from self._order_mistakes()
+        yield from self._key_mistakes()
 
     def _history_mistakes(self) -> Iterator[Mistake]:
         for key in ("track", "effective_at", "open_end"):
@@ -260,3 +279,32 @@ class WriteConfig(Model):
             )
         elif self.mode == "upsert" and self.delete_strategy == "hard":
             yield Mistake(("sequence_by",), FORGETS, SOFT_INSTEAD)
+
+    def _key_mistakes(self) -> Iterator[Mistake]:
+        key = self.surrogate_key
+        if key is not None and not self.keyed:
+            message = f"`surrogate_key` does nothing with mode: {self.mode}"
+            yield Mistake(("surrogate_key",), message, "remove it, or use mode: upsert or scd2")
+        for name in ("durable_key", "default_members"):
+            if getattr(self, name) and key is None:
+                hint = "add surrogate_key: {column: …}"
+                yield Mistake((name,), f"`{name}` needs a surrogate_key", hint)
+        if self.durable_key and self.mode == "upsert":
+            message = "`durable_key` does nothing with mode: upsert, where a key has one row"
+            yield Mistake(("durable_key",), message, "remove it, or use mode: scd2")
+        own = [key.column] if key else []
+        own += [self.durable_key] if self.durable_key else []
+        for name in own:
+            if name.casefold() in {k.casefold() for k in self.keys}:
+                message = f"`{name}` is one of the keys, which come from the source"
+                yield Mistake(("surrogate_key",), message, "give the new key another name")
+        for _, name in repeated(own):
+            yield Mistake(("durable_key",), f"both keys are called `{name}`", "rename one of them")
+
+    @property
+    def members(self) -> DefaultMembersConfig | None:
+        """The default members of the table; None when it has none."""
+        given = self.default_members
+        if isinstance(given, DefaultMembersConfig):
+            return given
+        return DefaultMembersConfig() if given else None

@@ -33,6 +33,11 @@ class Taking:
         return self.last.run_id
 
     @property
+    def quarantines(self) -> list[int]:
+        """The versions that the run made of the table of rows put aside."""
+        return [v for r in self.batches if (v := r.coverage.quarantine) is not None]
+
+    @property
     def by(self) -> set[tuple[str, int]]:
         """What the commits of the run carry."""
         return {row.by for row in self.batches}
@@ -40,7 +45,7 @@ class Taking:
     @property
     def version(self) -> int | None:
         """The first version that the run made of the table."""
-        return min((r.version for r in self.batches if r.version is not None), default=None)
+        return next((r.version for r in self.batches if r.version is not None), None)
 
     @property
     def made(self) -> list[tuple[str, int]]:
@@ -64,6 +69,7 @@ class Taking:
             undoes=self.run_id,
             feed=found.feed or Fed(before.batch),
             back=self.version,
+            keys_given=max(found.keys_given, self.last.coverage.keys_given),
         )
 
 
@@ -169,8 +175,11 @@ def in_the_way(
     found = []
     for table, version in t.made:
         mine = replace(t, table=table)
-        found += _commits(mine, version, past[table], _undone(history))
-        found += _consumers(mine, version, history, noted, ids.get(table, ""))
+        commits = list(past[table])
+        found += _commits(mine, version, commits, _undone(history))
+        numbers = [c.version for c in commits]
+        later = set(numbers[numbers.index(version) :]) if version in numbers else {version}
+        found += _consumers(mine, later, history, noted, ids.get(table, ""))
     made_anew = not t.last.coverage.is_of(ids.get(t.table, ""))
     if made_anew and not t.made:  # a batch that committed something meets its commit, or does not
         found.append(Obstacle(t.node, t.table, "the table was made anew since"))
@@ -202,7 +211,7 @@ def _commits(
                 )
                 text = f"version {version} is {who}: the table was made anew since"
                 found.append(Obstacle(t.node, t.table, text, record.get("run_id")))
-        if commit.version <= version or mine or not commit.moves_rows:
+        if not seen or commit.version == version or mine or not commit.moves_rows:
             continue
         if "app_id" in record:
             run, node = str(record.get("run_id")), str(record["app_id"]).rpartition("/")[2]
@@ -226,15 +235,21 @@ def _commits(
 
 
 def _consumers(
-    t: Taking, version: int, history: Sequence[RunRow], noted: set[tuple[str, str]], table_id: str
+    t: Taking,
+    made: set[int],
+    history: Sequence[RunRow],
+    noted: set[tuple[str, str]],
+    table_id: str,
 ) -> list[Obstacle]:
+    """Who has read one of the versions that the run made, or that came after them."""
     alive, found = counting(history), []
     for row in history:
         pins = row.coverage.sources if (row.run_id, row.node, row.batch) in alive else {}
         read = [pin.version for pin in pins.values() if pin.table_id == table_id]
-        if not read or max(read) < version or row.run_id == t.run_id or not _loud(row, noted):
+        consumed = [version for version in read if version in made]
+        if not consumed or row.run_id == t.run_id or not _loud(row, noted):
             continue
-        text = f"node `{row.node}` consumed version {max(read)} in run {row.run_id}"
+        text = f"node `{row.node}` consumed version {consumed[-1]} in run {row.run_id}"
         found.append(Obstacle(t.node, t.table, text, row.run_id))
     return found
 
@@ -245,7 +260,8 @@ def _undone(history: Sequence[RunRow]) -> set[tuple[str | None, str]]:
 
 def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:
     """Has a batch changed anything? An undo has only put back what was."""
-    return (_committed(row) or (row.run_id, row.node) in noted) and not row.coverage.undoes
+    changed = _committed(row) or row.coverage.quarantine is not None
+    return (changed or (row.run_id, row.node) in noted) and not row.coverage.undoes
 
 
 def _committed(row: RunRow) -> bool:

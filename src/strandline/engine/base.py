@@ -130,7 +130,9 @@ class Engine(Protocol):
     """One workspace of one engine."""
 
     dialect: str
-    merges_columns: bool  # a MERGE can bring columns, at the end, and the table stays the same one
+    merges_columns: frozenset[
+        str
+    ]  # formats whose MERGE can bring columns, and the table stays the same one
 
     def scan(self, source: Source) -> Scan:
         """Give a source a name; nothing needs to be read yet."""

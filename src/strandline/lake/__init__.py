@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandline.errors import EngineError
 from strandline.lake.base import TableFormat
 from strandline.types import Commit, Table, TableState, Token
 
@@ -19,6 +20,15 @@ def format_of(table: Table) -> TableFormat:
         from strandline.lake.delta import DeltaFormat
 
         register(DeltaFormat())
+    if table.format not in _FORMATS and table.format == "iceberg":
+        try:
+            from strandline.lake.iceberg import IcebergFormat
+        except ModuleNotFoundError as e:
+            if not str(e.name).startswith("pyiceberg"):
+                raise
+            hint = "pip install 'strandline[iceberg]'"
+            raise EngineError(f"{table.label}: PyIceberg is not installed", hint=hint) from None
+        register(IcebergFormat())
     return _FORMATS[table.format]
 
 
@@ -58,7 +68,11 @@ def parent_of(table: Table, version: int) -> int | None:
 
 def authors_since(table: Table, version: int) -> list[str]:
     """Whose commits came after a version, in words."""
-    found = [c for c in commits(table) if c.version > version]
+    found = format_of(table).since(table, version)
+    if found is None:
+        now = describe(table)
+        return [f"it was put back to version {now.version}"] if now else []
+    found = found[::-1]
     return [f"version {c.version}, by {_author(c)}" for c in found]
 
 

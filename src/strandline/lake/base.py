@@ -36,6 +36,15 @@ class TableFormat(Protocol):
     def history(self, table: Table) -> Iterator[Commit]:
         """The commits that the table still knows, the newest first, read as far as they are asked for."""
 
+    def since(self, table: Table, version: int) -> list[Commit] | None:
+        """The commits after a version, the newest first; None when the table of now does not follow that version.
+
+        Then an older copy of it was put back, or it was rolled back.
+        """
+
+    def preceding(self, table: Table, version: int) -> int:
+        """The version before a version, whether or not it can still be read."""
+
     def moved(self, table: Table, after: int, upto: int) -> bool:
         """True unless no row can have come or gone after one version up to another."""
 

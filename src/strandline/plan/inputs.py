@@ -54,6 +54,8 @@ def inputs(node: NodeConfig) -> list[Input]:
 
 def table_of(project: Project, connection: str, name: str) -> Table:
     """The lake table of that name."""
+    if found := resolve.table_in_catalog(project, connection, name):
+        return found
     lake = project.config.connections.get(connection)
     kind = lake.format if isinstance(lake, LakeConnection) else "delta"
     return Table(f"{connection}.{name}", resolve.locate(project, connection, name), kind)

@@ -88,7 +88,14 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
         if c.verb in _NOTES
     ]
     events = [replace(e, undone_by=undone.get(e.run_id or "")) for e in events]
-    events.sort(key=lambda e: (e.batch if e.batch is not None else 0, e.version or 0, e.at))
+    order = {c.version: n for n, c in enumerate(past)}
+    events.sort(
+        key=lambda e: (
+            e.batch if e.batch is not None else 0,
+            order.get(e.version, -1) if e.version is not None else -1,
+            e.at,
+        )
+    )
     return Story(job.node.name, job.target.label, given, now, events)
 
 

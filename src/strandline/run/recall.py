@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from strandline.control import ledger
 from strandline.control.coverage import NOTHING, Coverage
 from strandline.control.ledger import Batch, ControlRow
 from strandline.control.past import Standing, removed
-from strandline.lake import commits, format_of, last_batch
+from strandline.lake import commits, format_of
 from strandline.plan.job import Job
 from strandline.types import RESTORED_UNKNOWN, Commit, TableState
 
@@ -35,13 +35,14 @@ def left(job: Job, this: Batch, state: TableState | None) -> Left:
                 found, NOTHING, f"{job.target.label} was made anew since batch {last}: {_anew(job)}"
             )
         )
-    known = found.target or 0
-    if known > state.version:  # an older copy of the table was put back
-        older = last_batch(job.target)
-        return Left(Coverage.in_commit(older.record), older.batch) if older else Left()
-    moved = found.target is not None and known < state.version
-    if moved and (standing := _removed(job, state.version, known)) is not None:
-        return _moved_back(job, this, found, standing)
+    known = found.target
+    if known is not None and known != state.version:
+        since = format_of(job.target).since(job.target, known)
+        if since is None:  # an older copy of the table was put back, or it was rolled back
+            older = _newest_own(job)
+            return Left(Coverage.in_commit(older.record), older.batch) if older else Left()
+        if (standing := _removed(job, since, state.version, known)) is not None:
+            return _moved_back(job, this, found, standing)
     return Left(found, last, _taken_over(job, this, ledger.newest(rows)))
 
 
@@ -61,9 +62,18 @@ def _taken_over(job: Job, this: Batch, row: ControlRow | None) -> tuple[str, ...
     return (told,)
 
 
-def _removed(job: Job, now: int, known: int) -> Standing | None:
+def _newest_own(job: Job) -> Commit | None:
+    """The newest batch of the node in the history of its table, unless another writer has replaced all rows since."""
+    for commit in format_of(job.target).history(job.target):
+        if commit.replaces:
+            return None
+        if _own(job, commit):
+            return commit
+    return None
+
+
+def _removed(job: Job, since: Sequence[Commit], now: int, known: int) -> Standing | None:
     """What other writers have removed since the last batch; most tables have none, and the newest commits say so."""
-    since = takewhile(lambda c: c.version > known, format_of(job.target).history(job.target))
     if not any(c.restores is not None or c.replaces for c in since):
         return None
     by_version = {c.version: c for c in commits(job.target)}

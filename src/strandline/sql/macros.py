@@ -43,9 +43,11 @@ MACROS = (
     "CREATE TEMP MACRO strandline_repeat(t, n) AS IF(n < 0, '', REPEAT(t, n))",
     r"""CREATE TEMP MACRO strandline_base64(y) AS RTRIM(REGEXP_REPLACE(TO_BASE64(y), '(.{76})', '\1' || CHR(13) ||
     CHR(10), 'g'), CHR(13) || CHR(10))""",
-    """CREATE TEMP MACRO strandline_lpad(t, n, signs) AS CASE WHEN n <= 0 THEN '' WHEN signs = '' THEN LEFT(t, n)
+    """CREATE TEMP MACRO strandline_lpad(t, n, signs) AS CASE WHEN n <= 0 THEN LEFT(t || signs, 0)
+    WHEN signs = '' THEN LEFT(t, n)
     ELSE LPAD(t, n, signs) END""",
-    """CREATE TEMP MACRO strandline_rpad(t, n, signs) AS CASE WHEN n <= 0 THEN '' WHEN signs = '' THEN LEFT(t, n)
+    """CREATE TEMP MACRO strandline_rpad(t, n, signs) AS CASE WHEN n <= 0 THEN LEFT(t || signs, 0)
+    WHEN signs = '' THEN LEFT(t, n)
     ELSE RPAD(t, n, signs) END""",
     """CREATE TEMP MACRO strandline_unhex(t) AS IF(REGEXP_FULL_MATCH(t, '[0-9a-fA-F]*'), UNHEX(IF(LENGTH(t) % 2 =
     1, '0' || t, t)), NULL)""",

@@ -29,19 +29,17 @@ from strandline.sql.expr import (
 from strandline.types import Column, Relation, Schema
 
 SIGN, WHEN = "_strandline_sign", "_strandline_when"
-_CHANGE, _VERSION, _NET, _COPY = (
-    "_change_type",
-    "_commit_version",
-    "_strandline_net",
-    "_strandline_copy",
-)
+CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
+_NET, _COPY = "_strandline_net", "_strandline_copy"
 
 
 def of_feed(changes: Relation, columns: Schema) -> exp.Select:
     """The rows of a feed, signed."""
-    sign = case((one_of(col(_CHANGE), ("insert", "update_postimage")), lit(1)), default=lit(-1))
+    sign = case((one_of(col(CHANGE_TYPE), ("insert", "update_postimage")), lit(1)), default=lit(-1))
     values = [col(c.name) for c in columns]
-    return select(*values, named(sign, SIGN), named(col(_VERSION), WHEN)).from_(table(changes.name))
+    return select(*values, named(sign, SIGN), named(col(COMMIT_VERSION), WHEN)).from_(
+        table(changes.name)
+    )
 
 
 def of_snapshots(old: Relation | None, new: Relation, columns: Schema) -> exp.Query:

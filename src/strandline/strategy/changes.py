@@ -133,7 +133,7 @@ class ChangeSet:
     @property
     def touched(self) -> list[str]:
         """The columns that a touching verb writes: what strandline keeps, but not what finds or sums up the row."""
-        fixed = {"row_hash", "valid_from", "batch_id"}
+        fixed = {"row_hash", "valid_from", "batch_id", "surrogate_key", "durable_key", "skeleton"}
         return [name for role, name in self.roles.items() if role not in fixed]
 
 
@@ -208,6 +208,12 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     return exp.union(
         exp.union(stay, come, distinct=False), _touched_rows(changes, target), distinct=False
     )
+
+
+def coming(changes: ChangeSet, target: Relation) -> exp.Query:
+    """The rows that are written where stored rows are not changed in place: those that come, and those touched."""
+    come = _come(changes).where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
+    return exp.union(come, _touched_rows(changes, target), distinct=False)
 
 
 def _come(changes: ChangeSet) -> exp.Select:

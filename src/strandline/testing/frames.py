@@ -34,11 +34,26 @@ def arrow(frame: Frame) -> pa.Table:
 
 
 def read_table(location: Path | str) -> Frame:
-    """A lake table as it is now, system columns included."""
+    """A lake table as it is now, system columns included: Delta, or of the Iceberg catalog in its folder."""
+    if (catalog := Path(location).parent / "ice.db").exists():
+        return _read_iceberg(catalog, Path(location).name)
     state = describe(Table(str(location), str(location)))
     assert state is not None, f"there is no table at {location}"
     columns = [(c.name, c.type) for c in state.schema]
     rows = delta_rows(DeltaTable(str(location), version=state.version)).to_pylist()
+    return Frame(columns, [{n: row[n] for n, _ in columns} for row in rows])
+
+
+def _read_iceberg(database: Path, name: str) -> Frame:
+    """A table of Iceberg, by PyIceberg alone."""
+    from pyiceberg.catalog import load_catalog
+
+    from strandline.lake.iceberg.types import columns_of_schema
+
+    catalog = load_catalog(database.parent.name, type="sql", uri=f"sqlite:///{database}")
+    table = catalog.load_table((database.parent.name, name))
+    columns = [(c.name, c.type) for c in columns_of_schema(table.schema())]
+    rows = table.scan().to_arrow().to_pylist()
     return Frame(columns, [{n: row[n] for n, _ in columns} for row in rows])
 
 

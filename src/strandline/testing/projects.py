@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -12,6 +13,18 @@ import yaml
 
 from strandline.project import StrandlineProject, load
 
+LAKES: dict[str, dict[str, Any]] = {
+    "delta": {"type": "lake", "path": "lake"},
+    "iceberg": {
+        "type": "lake",
+        "format": "iceberg",
+        "catalog": {"type": "sql", "uri": "sqlite:///lake/ice.db", "warehouse": "lake/ice"},
+    },
+}
+"""A lake of each table format, in the folder `lake` of a project."""
+LAKE = "STRANDLINE_TEST_LAKE"
+"""The environment variable that names the table format of the lakes of tests."""
+
 
 def make_project(
     folder: Path, nodes: Sequence[Mapping[str, Any]], *, engine: str = "local", **more: Any
@@ -19,7 +32,7 @@ def make_project(
     """Write and load a project with connections `files` (landing/) and `lake` (lake/); `more` adds top-level keys."""
     connections = {
         "files": {"type": "files", "path": "landing"},
-        "lake": {"type": "lake", "path": "lake"},
+        "lake": LAKES[os.environ.get(LAKE, "delta")],
     }
     config = {
         "project": "test",

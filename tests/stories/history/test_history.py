@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.lab import lab
+from tests.shop import Shop
 
 from strandline.engine.base import Platform
 from strandline.errors import StalePlan, TableError, TransformError
@@ -126,6 +127,7 @@ TIMED = [*OPS, ("at", "timestamp")]
 TIME = {"mode": "scd2", "keys": ["id"], "effective_at": "at", "delete_when": "op = 'D'"}
 
 
+@pytest.mark.lakes
 def test_a_late_row_is_woven_in(platform: Platform) -> None:
     """X-73: older than the current version, it never makes an interval negative."""
     with lab(platform, {**TIME, "track": ["name"]}) as at:
@@ -162,6 +164,7 @@ def test_an_equal_event_matters_when_one_lands_before_it(pandas_platform: Platfo
         ]
 
 
+@pytest.mark.lakes
 def test_a_version_that_is_no_more_is_really_removed(pandas_platform: Platform) -> None:
     """A delete at the instant of the only row: nothing is left of it."""
     with lab(pandas_platform, TIME) as at:
@@ -272,6 +275,7 @@ def test_what_the_events_keep_cannot_come_from_a_source(
 # --- columns that come and go ------------------------------------------------------------------------------
 
 
+@pytest.mark.lakes
 def test_a_new_column_re_versions_nothing(pandas_platform: Platform) -> None:
     """X-74: rows that say the same as before stay as they are; a new value at a known instant fills its version."""
     wide = [*TIMED, ("city", "string")]
@@ -328,34 +332,32 @@ def test_metadata_tells_no_events_apart(pandas_platform: Platform) -> None:
 # --- plans, stories, dead runs -----------------------------------------------------------------------------
 
 
-class Shop:
+class Chronicle(Shop):
     """A project of one history over a file, with its records on disk."""
 
+    run = Shop.only
+
     def __init__(self, folder: Any, platform: Platform, **write: Any) -> None:
-        self.folder, self.platform = folder, platform
-        node = {
-            "name": "n",
-            "read": {"connection": "files", "path": "rows.parquet"},
-            "write": {"connection": "lake", "table": "t", **TIME, **write},
-        }
-        self.project = make_project(folder, [node])
+        super().__init__(folder, platform)
+        self.declare(
+            {
+                "name": "n",
+                "read": {"connection": "files", "path": "rows.parquet"},
+                "write": {"connection": "lake", "table": "t", **TIME, **write},
+            }
+        )
 
     def land(self, *rows: tuple[Any, ...]) -> None:
         write_parquet(self.folder / "landing" / "rows.parquet", frame(TIMED, *rows))
 
-    def run(self) -> Any:
-        return self.project.run(platform=self.platform, check=True).nodes[0]
-
-    def table(self) -> Frame:
-        return read_table(self.folder / "lake" / "t")
-
     def events(self) -> list[Row]:
-        return read_table(self.folder / "lake" / "t__events").rows
+        return self.stored("t__events")
 
 
+@pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_a_plan_is_followed_exactly(tmp_path: Any, platform: Platform) -> None:
-    shop, file = Shop(tmp_path, platform), tmp_path / "plan.zip"
+    shop, file = Chronicle(tmp_path, platform), tmp_path / "plan.zip"
     shop.land((1, "Ada", "1", "U", day(1)), (1, "Eve", "1", "U", day(3)))
     planned = shop.project.plan(platform=platform, out=file).nodes[0]
     assert (planned.status, planned.inserted) == ("success", 1)
@@ -379,7 +381,7 @@ def test_a_plan_is_followed_exactly(tmp_path: Any, platform: Platform) -> None:
 
 
 def test_the_story_of_a_row(tmp_path: Any, pandas_platform: Platform) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Chronicle(tmp_path, pandas_platform)
     for row in (("Ada", "U", 1), ("Eve", "U", 3), (None, "D", 5), ("Ada", "U", 7)):
         shop.land((1, row[0], "1", row[1], day(row[2])))
         shop.run()
@@ -390,7 +392,7 @@ def test_the_story_of_a_row(tmp_path: Any, pandas_platform: Platform) -> None:
 
 
 def test_the_sql_can_be_read(tmp_path: Any, pandas_platform: Platform) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Chronicle(tmp_path, pandas_platform)
     shop.land((1, "Ada", "1", "U", day(1)))
     assert "LAG(" in shop.project.compile("n", platform=pandas_platform)
     shop.run()
@@ -400,7 +402,7 @@ def test_the_sql_can_be_read(tmp_path: Any, pandas_platform: Platform) -> None:
 def test_a_table_that_was_dropped_is_folded_anew(tmp_path: Any, pandas_platform: Platform) -> None:
     import shutil
 
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Chronicle(tmp_path, pandas_platform)
     shop.land((1, "Ada", "1", "U", day(1)), (2, "Bob", "1", "U", day(1)))
     shop.run()
     shutil.rmtree(tmp_path / "lake" / "t")

@@ -92,11 +92,12 @@ def _marked(
     fields = [f.with_metadata(marks[f.name]) if f.name in marks else f for f in rows.schema]
     schema = pa.schema(fields)
     return pa.RecordBatchReader.from_batches(
-        schema, _watched(pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows)
+        schema, watched(pa.RecordBatch.from_arrays(b.columns, schema=schema) for b in rows)
     )
 
 
-def _watched(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def watched(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows; once the last one was asked for, a test may stop the runner."""
     yield from rows
     point("commit.rows")
 

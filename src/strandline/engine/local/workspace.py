@@ -1,4 +1,4 @@
-"""The in-process engine: DuckDB evaluates, deltalake commits. No JVM."""
+"""The in-process engine: DuckDB evaluates, deltalake or PyIceberg commits. No JVM."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 
 import duckdb
 
-from strandline.engine.base import Engine, FeedSource, FileSource, Scan, Source, SqlSource
+from strandline.engine.base import (
+    Engine,
+    FeedSource,
+    FileSource,
+    LakeSource,
+    Scan,
+    Source,
+    SqlSource,
+)
 from strandline.engine.local import delta, feeds, scans
 from strandline.engine.local.duck import DuckWorkspace
 from strandline.engine.local.failures import translated
@@ -23,7 +31,7 @@ class LocalWorkspace(DuckWorkspace):
     """One node's DuckDB: spills to a folder of its own, in UTC."""
 
     # deltalake 1.6: a MERGE that brings columns gives the table another id, and them any order; partitions move
-    merges_columns = False
+    merges_columns = frozenset({"iceberg"})
 
     def scan(self, source: Source) -> Scan:
         with translated(source.label, self.files):
@@ -33,19 +41,33 @@ class LocalWorkspace(DuckWorkspace):
             if isinstance(source, SqlSource):
                 name, rows = scans.sql(self, source)
                 return Scan(self.relation(name), lambda: rows)
-            if isinstance(source, FeedSource):
-                relation = self.relation(feeds.feed(self, source))
-            elif isinstance(source, FileSource):
+            if isinstance(source, FileSource):
                 relation = self.relation(scans.files(self, source))
             else:
-                relation = self.relation(scans.lake(self, source))
+                relation = self.relation(self._lake(source))
             return Scan(relation, lambda: self.count(relation))
+
+    def _lake(self, source: LakeSource | FeedSource) -> str:
+        """The rows or the changes of a lake table, as its format keeps them."""
+        if source.table.format == "delta":
+            if isinstance(source, FeedSource):
+                return feeds.feed(self, source)
+            return scans.lake(self, source)
+        from strandline.engine.local import iceberg_scans
+
+        if isinstance(source, FeedSource):
+            return iceberg_scans.iceberg_feed(self, source)
+        return iceberg_scans.iceberg_rows(self, source)
 
     def apply(
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
     ) -> int:
         with translated(table.label, self.files):
-            return delta.apply(self, table, changes, token, record)
+            if table.format == "delta":
+                return delta.apply(self, table, changes, token, record)
+            from strandline.engine.local import iceberg
+
+            return iceberg.apply(self, table, changes, token, record)
 
 
 class LocalPlatform:

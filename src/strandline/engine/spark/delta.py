@@ -68,11 +68,11 @@ def _token(session: SparkSession, token: Token, text: str) -> AbstractContextMan
         _TXN + "txnVersion": str(token.txn),
         _METADATA: text,
     }
-    return _settings(session, settings)
+    return session_settings(session, settings)
 
 
 @contextmanager
-def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Whatever this session commits meanwhile carries the token; the session is the node's own."""
     for key, value in settings.items():
         session.conf.set(key, value)
@@ -95,15 +95,17 @@ def _marked(rows: DataFrame, changes: ChangeSet, delta: DeltaTable | None) -> Da
 def _merge_sql(session: SparkSession, target: Table, changes: ChangeSet, delta: DeltaTable) -> str:
     """The MERGE; one that brings columns says so, and its rows carry the marks of those."""
     name = changes.additions.name
+    place = exp.Table(this=ident(target.location), db=ident("delta"))
     if not changes.evolves:
-        return render(_merge(target, changes, name), "spark")
+        return render(merge_into(place, changes, name), "spark")
     marked = f"{name}_marked"
     _marked(session.table(name), changes, delta).createOrReplaceTempView(marked)
-    sql = render(_merge(target, changes, marked), "spark")
+    sql = render(merge_into(place, changes, marked), "spark")
     return sql.replace("MERGE INTO", "MERGE WITH SCHEMA EVOLUTION INTO", 1)
 
 
-def _merge(target: Table, changes: ChangeSet, source: str) -> exp.Merge:
+def merge_into(place: exp.Table, changes: ChangeSet, source: str) -> exp.Merge:
+    """The MERGE of a change set into a table of any format."""
     columns = changes.columns.names
     insert = exp.Insert(
         this=exp.Tuple(expressions=[exp.Column(this=ident(n)) for n in columns]),
@@ -120,7 +122,6 @@ def _merge(target: Table, changes: ChangeSet, source: str) -> exp.Merge:
     if changes.removing:
         gone = one_of(col(ACTION, "s"), changes.removing)
         whens.insert(0, exp.When(matched=True, condition=gone, then=exp.Var(this="DELETE")))
-    place = exp.Table(this=ident(target.location), db=ident("delta"))
     return exp.Merge(
         this=exp.alias_(place, ident("t"), table=True),
         using=table(source, "s"),

@@ -20,6 +20,8 @@ from strandline.journal import log
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
 DRIVERS = ("org.postgresql:postgresql:42.7.14", "org.xerial:sqlite-jdbc:3.53.4.0")
 PACKAGES = (DELTA, *DRIVERS)
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+"""Only where a project has Iceberg tables."""
 DOWNLOAD = "about 200 MB, once"
 _LISTING = "classpath.txt"
 

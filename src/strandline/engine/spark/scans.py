@@ -56,7 +56,7 @@ def sql(session: SparkSession, source: SqlSource) -> Counted:
     values = [
         named(checked_cast(col(c.name), c.wire, c.type, c.name), c.name) for c in read.columns
     ]
-    return _counted(frame.select(*(f.expr(render(v, "spark")) for v in values)))
+    return counted(frame.select(*(f.expr(render(v, "spark")) for v in values)))
 
 
 def lake(session: SparkSession, source: LakeSource) -> Counted:
@@ -67,7 +67,7 @@ def lake(session: SparkSession, source: LakeSource) -> Counted:
         .load(source.table.location)
     )
     if source.where is not None:
-        return _counted(frame.where(f.expr(render(source.where, "spark"))).drop(*source.hidden))
+        return counted(frame.where(f.expr(render(source.where, "spark"))).drop(*source.hidden))
     return frame.drop(*source.hidden), lambda: row_count(
         DeltaTable(source.table.location, version=source.version)
     )
@@ -83,7 +83,7 @@ def feed(session: SparkSession, source: FeedSource) -> Counted:
     if source.where is not None:
         frame = frame.where(f.expr(render(source.where, "spark")))
     columns = [f"`{_tick(c.name)}`" for c in source.columns]
-    return _counted(frame.select(*columns, CHANGE, f.col(VERSION).cast("bigint").alias(VERSION)))
+    return counted(frame.select(*columns, CHANGE, f.col(VERSION).cast("bigint").alias(VERSION)))
 
 
 def files(session: SparkSession, source: FileSource) -> Counted:
@@ -136,7 +136,7 @@ def _csv(session: SparkSession, source: FileSource) -> Counted:
                 f.expr(render(tree, "spark")).cast(types.get(c.casefold(), "string")).alias(c)
             )
         frames.append(frame.select(*values, *_file_column(source)))
-    return _counted(reduce(lambda a, b: a.unionByName(b), frames))
+    return counted(reduce(lambda a, b: a.unionByName(b), frames))
 
 
 def _null_if(text: exp.Expr, null_value: str | None) -> exp.Expr:
@@ -163,7 +163,7 @@ def _json(session: SparkSession, source: FileSource) -> Counted:
         if texts
         else set()
     )
-    return _counted(frame.select(*_columns(frame, untyped), *_file_column(source)))
+    return counted(frame.select(*_columns(frame, untyped), *_file_column(source)))
 
 
 def _parquet(session: SparkSession, source: FileSource) -> Counted:
@@ -184,14 +184,19 @@ def _file_column(source: FileSource) -> list[SparkColumn]:
     """The file's path below its connection."""
     if not source.file_column:
         return []
-    # Spark percent-encodes some characters of the path, but a plus sign stands for itself
-    escaped = f.replace(f.col("_metadata.file_path"), f.lit("+"), f.lit("%2B"))
-    path = f.regexp_replace(f.url_decode(escaped), "^file:/+", "/")
+    path = stored_in()
     start = len(str(source.root.resolve())) + 2
     return [path.substr(f.lit(start), f.length(path)).alias(source.file_column)]
 
 
-def _counted(frame: DataFrame) -> Counted:
+def stored_in() -> SparkColumn:
+    """The path of a row's file."""
+    # Spark percent-encodes some characters of the path, but a plus sign stands for itself
+    escaped = f.replace(f.col("_metadata.file_path"), f.lit("+"), f.lit("%2B"))
+    return f.regexp_replace(f.url_decode(escaped), "^file:/+", "/")
+
+
+def counted(frame: DataFrame) -> Counted:
     """A frame that counts its rows while something else reads it."""
     seen = Observation()
 

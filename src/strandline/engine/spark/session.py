@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from strandline.config.resolve import control_location, resolve_secrets, unseen
+from strandline.config.resolve import control_location, has_catalog, resolve_secrets, unseen
 from strandline.engine.base import Engine
-from strandline.engine.spark.jars import PACKAGES, resolve
+from strandline.engine.spark.jars import ICEBERG, PACKAGES, resolve
 from strandline.engine.spark.java import ensure_java
 from strandline.engine.spark.workspace import SparkWorkspace
 from strandline.engine.staging import staging, sweep, sweep_scratch
@@ -110,7 +110,8 @@ def _local_session(project: Project) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     config = project.config.spark
     given = {k: resolve_secrets(str(v), key=f"spark.config.{k}") for k, v in config.config.items()}
-    settings = {**_settings(config.master), **_jars(config.master, tuple(config.packages)), **given}
+    packages = (*config.packages, *((ICEBERG,) if has_catalog(project) else ()))
+    settings = {**_settings(config.master), **_jars(config.master, packages), **given}
     logs = project.root / ".strandline"
     logs.mkdir(exist_ok=True)
     log4j = logs / "log4j2.properties"

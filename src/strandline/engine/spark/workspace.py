@@ -36,7 +36,7 @@ class SparkWorkspace:
     """One node's Spark session."""
 
     dialect = "spark"
-    merges_columns = True
+    merges_columns = frozenset({"delta", "iceberg"})
 
     def __init__(self, session: SparkSession, staging: Path, prefix: str = "_v") -> None:
         self.session = session
@@ -58,6 +58,10 @@ class SparkWorkspace:
                 source = in_utf8(source, self.staging / f"text{next(self._numbers)}")
                 self.files.append(source)
                 return scans.files(self.session, source)
+            case LakeSource() | FeedSource() if source.table.format == "iceberg":
+                from strandline.engine.spark import iceberg_scans
+
+                return iceberg_scans.opened_source(self.session, source)
             case LakeSource():
                 return scans.lake(self.session, source)
             case FeedSource():
@@ -116,7 +120,11 @@ class SparkWorkspace:
         self, table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
     ) -> int:
         with translated(table.label, self.files):
-            return delta.apply(self.session, table, changes, token, record)
+            if table.format == "delta":
+                return delta.apply(self.session, table, changes, token, record)
+            from strandline.engine.spark import iceberg
+
+            return iceberg.apply(self.session, table, changes, token, record)
 
     def relation(self, frame: DataFrame) -> Relation:
         """Give a frame a name and note its columns."""

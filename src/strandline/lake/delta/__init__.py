@@ -30,10 +30,19 @@ class DeltaFormat:
     def history(self, table: Table) -> Iterator[Commit]:
         return past.history(table)
 
+    def since(self, table: Table, version: int) -> list[Commit] | None:
+        return past.since(table, version)
+
+    def preceding(self, table: Table, version: int) -> int:
+        del table
+        return version - 1
+
     def moved(self, table: Table, after: int, upto: int) -> bool:
-        return feed.changed(table, after, upto)
+        return after > upto or feed.changed(table, after, upto)
 
     def gap(self, table: Table, after: int, upto: int, *, vectors: bool) -> str | None:
+        if after > upto:
+            return f"it is at version {upto}, older than {after}"
         return feed.gap(table, after, upto, vectors=vectors)
 
     def keep_feed(self, table: Table) -> None:

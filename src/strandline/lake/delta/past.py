@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import chain, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,15 @@ def history(table: Table) -> Iterator[Commit]:
     delta = log.open_table(table)
     if delta is not None:
         yield from (_commit(table, entry) for entry in log.entries(delta))
+
+
+def since(table: Table, version: int) -> list[Commit] | None:
+    """The commits after a version, the newest first; None when the table is at an older one."""
+    line = history(table)
+    newest = next(line, None)
+    if newest is None or newest.version < version:
+        return None
+    return list(takewhile(lambda c: c.version > version, chain([newest], line)))
 
 
 def _commit(table: Table, entry: dict[str, Any]) -> Commit:
