@@ -75,6 +75,7 @@ def memory_platform() -> Platform:
 @pytest.fixture(scope="session")
 def spark_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """One Spark session for all tests."""
+    from strandline.engine.spark.jars import ICEBERG
     from strandline.engine.spark.session import SparkPlatform
 
     folder = tmp_path_factory.mktemp("spark")
@@ -83,7 +84,7 @@ def spark_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platfor
         "spark.ui.enabled": False,
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # the other tests run beside these, on the same cores
     }
-    config = {"master": "local[2]", "config": settings_}
+    config = {"master": "local[2]", "config": settings_, "packages": [ICEBERG]}
     platform = SparkPlatform.start(make_project(folder, [], engine="spark", spark=config).config)
     yield platform
     platform.close()

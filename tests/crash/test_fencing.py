@@ -140,6 +140,7 @@ def run_by_hand(loaded: StrandlineProject, platform: Any, run_id: str, hour: int
     return ended
 
 
+@pytest.mark.lakes
 @pytest.mark.parametrize("seed", range(INTERLEAVINGS))
 def test_two_runners_in_turns(tmp_path: Path, pandas_platform: Any, seed: int) -> None:
     project(tmp_path)
@@ -176,6 +177,7 @@ def test_two_runners_in_turns(tmp_path: Path, pandas_platform: Any, seed: int) -
     check(tmp_path, 2, losers)
 
 
+@pytest.mark.lakes
 def test_eight_runners_at_once(tmp_path: Path, pandas_platform: Any) -> None:
     project(tmp_path)
     results: list[Any] = []

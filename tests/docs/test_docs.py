@@ -18,6 +18,7 @@ PAGES = [
     "how-history-works.md",
     "change-feeds.md",
     "gold.md",
+    "quarantine.md",
 ]
 CONNECTIONS = {
     "erp": {"type": "sql", "url": "sqlite:///source.db"},

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy
 from pyiceberg.catalog import load_catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFileContent
@@ -244,7 +248,6 @@ def test_a_commit_between_the_look_and_ours_is_refused(
 def test_a_lost_answer_is_looked_up_in_the_table(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sqlalchemy
     from pyiceberg.catalog.sql import SqlCatalog
 
     w, real = world(), SqlCatalog.commit_table
@@ -260,7 +263,6 @@ def test_a_lost_answer_is_looked_up_in_the_table(
 
 
 def test_an_unknown_outcome_removes_nothing(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sqlalchemy
     from pyiceberg.catalog.sql import SqlCatalog
 
     w = world()
@@ -295,6 +297,27 @@ def test_two_first_commits_make_one_table(world: Any, monkeypatch: pytest.Monkey
             w.run(frame((1, "a")))
     assert w.rows() == {(1, "a")}
     assert len(w.ice.metadata.snapshots) == 1
+
+
+def test_many_small_manifests_become_one(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from strandline.lake.iceberg import commit
+
+    monkeypatch.setattr(commit, "MANY", 3)
+    w = world()
+    w.run(frame(*((i, "a") for i in range(10))))
+    first = w.state().version
+    for i in range(9):
+        w.run(frame((i, f"b{i}"), (100 + i, "new")))
+    assert w.rows() == {
+        *((i, f"b{i}") for i in range(9)),
+        (9, "a"),
+        *((100 + i, "new") for i in range(9)),
+    }
+    manifests = w.ice.metadata.current_snapshot().manifests(w.ice.io)
+    assert len(manifests) <= 6
+    assert w.at(first) == 10
+    assert format_of(w.place).unreadable(w.place, w.state().version) is None
+    assert w.ice.scan().to_arrow().num_rows == 19
 
 
 # --- tables of others ----------------------------------------------------------------------------------------
@@ -444,8 +467,6 @@ def test_a_partition_may_be_an_empty_batch(world: Any) -> None:
 def test_nested_rows_come_back_as_they_were(world: Any) -> None:
     w = world()
     type_ = "struct<a:int,b:array<string>,m:map<string,decimal(9,2)>>"
-    from decimal import Decimal
-
     value = {"a": 1, "b": ["x", None], "m": [("k", Decimal("1.50"))]}
     w.run(Frame([("id", "bigint"), ("s", type_)], [{"id": 1, "s": value}, {"id": 2, "s": None}]))
     w.run(Frame([("id", "bigint"), ("s", type_)], [{"id": 2, "s": value}]))
@@ -560,3 +581,106 @@ def test_the_note_of_a_commit_is_readable_by_anyone(world: Any) -> None:
     note = json.loads(head.summary.additional_properties["strandline"])["strandline"]
     assert note["app_id"] == "strandline/test/n"
     assert json.loads(w.ice.properties["strandline.txn.strandline/test/n"])["number"] == 1
+
+
+# --- columns come with the rows --------------------------------------------------------------------------------
+
+
+def test_new_and_wider_columns_come_in_the_snapshot_of_the_rows(world: Any) -> None:
+    w = world()
+    narrow = [("id", "int"), ("x", "float"), ("d", "decimal(6,2)")]
+    w.run(Frame(narrow, [{"id": 1, "x": 1.5, "d": Decimal("1.25")}]))
+    wide = [("id", "bigint"), ("x", "double"), ("d", "decimal(10,2)"), ("more", "string")]
+    big = {"id": 2**40, "x": 0.1, "d": Decimal("12345678.50"), "more": "m"}
+    w.run(Frame(wide, [big]))
+    state = w.state()
+    assert {c.name: c.type for c in state.schema if c.name in dict(wide)} == dict(wide)
+    assert len(w.ice.metadata.snapshots) == 2
+    found = sorted(read_table(w.folder / "lake" / "t").rows, key=lambda r: r["id"])
+    assert [(r["id"], r["x"], r["d"], r["more"]) for r in found] == [
+        (1, 1.5, Decimal("1.25"), None),
+        (2**40, 0.1, Decimal("12345678.50"), "m"),
+    ]
+    with w.platform.workspace("look"):
+        assert w.at(state.version) == 2
+
+
+def test_fields_come_inside_of_structs(world: Any) -> None:
+    w = world()
+    w.run(Frame([("id", "bigint"), ("s", "struct<a:int>")], [{"id": 1, "s": {"a": 1}}]))
+    more = [("id", "bigint"), ("s", "struct<a:bigint,b:string>")]
+    w.run(Frame(more, [{"id": 2, "s": {"a": 2**40, "b": "x"}}]))
+    w.run(Frame(more, [{"id": 1, "s": {"a": 1, "b": "y"}}]))
+    found = sorted(read_table(w.folder / "lake" / "t").rows, key=lambda r: r["id"])
+    assert [r["s"] for r in found] == [{"a": 1, "b": "y"}, {"a": 2**40, "b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("stored", "come", "value"),
+    [
+        ("decimal(6,2)", "decimal(8,4)", Decimal("1.2345")),
+        ("date", "timestamp", datetime(2024, 1, 1, tzinfo=UTC)),
+        ("bigint", "decimal(20,2)", Decimal("1.25")),
+        ("bigint", "string", "x"),
+    ],
+)
+def test_what_cannot_be_widened_is_refused_by_name(
+    world: Any, stored: str, come: str, value: Any
+) -> None:
+    w = world()
+    w.run(Frame([("id", "bigint"), ("v", stored)], [{"id": 1, "v": None}]))
+    with pytest.raises(
+        TableError, match=f"column `v` is {re.escape(stored)} in the table"
+    ) as caught:
+        w.run(Frame([("id", "bigint"), ("v", come)], [{"id": 2, "v": value}]))
+    assert "Iceberg" in str(caught.value)
+    assert [s.schema_id for s in w.ice.metadata.snapshots] == [0]
+
+
+def test_a_delete_flag_comes_to_a_table_that_was_there(world: Any) -> None:
+    w = world()
+    ice = made_by_another(w, pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    ice.append(pa.table({"id": [1, 2], "name": ["a", "b"]}))
+    w = World(
+        w.folder, w.platform, {"mode": "upsert", "keys": ["id"], "delete_when": "name = 'gone'"}
+    )
+    w.run(frame((2, "gone")))
+    flags = {r["id"]: r["_is_deleted"] for r in read_table(w.folder / "lake" / "t").rows}
+    assert flags == {1: False, 2: True}
+
+
+def test_a_catalog_in_postgresql(
+    tmp_path: Path, postgres_url: str, pandas_platform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The password is a reference; the table is there under the same name for everybody who asks the catalog."""
+    url = sqlalchemy.make_url(postgres_url)
+    monkeypatch.setenv("ICE_PASSWORD", str(url.password))
+    catalog = {
+        "type": "sql",
+        "uri": f"postgresql://{url.host}:{url.port}/{url.database}",
+        "user": url.username,
+        "password": "${env:ICE_PASSWORD}",
+        "warehouse": "house",
+    }
+    lake = {
+        "type": "lake",
+        "format": "iceberg",
+        "catalog": catalog,
+        "schema": tmp_path.name.replace("-", "_"),
+    }
+    node = {
+        "name": "n",
+        "read": {"connection": "files", "path": "a.csv", "schema": {"id": "bigint"}},
+        "write": {"connection": "lake", "table": "t", "mode": "upsert", "keys": ["id"]},
+    }
+    project = make_project(tmp_path, [node], connections={"lake": lake})
+    for text in ("id,name\n1,a\n2,b\n", "id,name\n1,a\n2,bb\n"):
+        (tmp_path / "landing" / "a.csv").write_text(text)
+        assert project.run(platform=pandas_platform).exit_code == 0
+    place = table_of(project.config, "lake", "t")
+    assert len(commits(place)) == 2
+    state = describe(place)
+    assert state is not None
+    assert [r["name"] for r in format_of(place).rows_at(place, state.version, {"id": 2}) or ()] == [
+        "bb"
+    ]

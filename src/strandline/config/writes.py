@@ -35,6 +35,7 @@ class WriteMetadataConfig(Model):
 
 
 EVENTS = "__events"
+QUARANTINE = "__quarantine"
 """What is added to a table's name where the events of its history are kept."""
 FORGETS = (
     "`sequence_by` and hard deletes exclude each other: a removed row forgets its sequence, "
@@ -67,14 +68,29 @@ class WriteConfig(Model):
 
     **Business problem:** the same rows may come again, changed or not, and the table must stay right.
     **Solution:** `append` adds them, `overwrite` replaces the table, `upsert` merges them by `keys`; unchanged rows
-    are not written. `scd2` keeps every version with its time. `update_condition` says which changes count.
-    `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what becomes of deletes that were found: `soft`
-    flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an incremental `append` compares the
-    rows it reads again with what was appended last of their key; `add_metadata` tells which that is. A column that
-    such a read lacks keeps the value known of the key.
+    are not written. `delete_insert` replaces all rows of a key. `scd2` keeps every version with its time.
+    `update_condition` says which changes count. `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what
+    becomes of deletes that were found: `soft` flags them, `hard` removes the rows, `ignore` leaves them. With `keys`,
+    an incremental `append` compares the rows it reads again with what was appended last of their key; `add_metadata`
+    tells which that is. A column that such a read lacks keeps the value known of the key.
 
     ```yaml
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
+    ```
+
+    **All rows of a key at once:** `delete_insert` replaces the rows of every key that comes by the rows that come, in
+    one commit. A key may have several rows; one whose rows are the same, metadata aside, is left alone. A column that
+    the rows lack becomes NULL where rows are replaced.
+
+    ```yaml
+    write: {connection: silver, table: order_lines, mode: delete_insert, keys: [order_id]}
+    ```
+
+    **Columns that come and go:** `schema_evolution` says what may become of the table's columns: `add` (default),
+    `strict` or `off`; a node may say it for all of its targets. `relax_not_null: true` lets NOT NULL columns be NULL.
+
+    ```yaml
+    write: {connection: silver, table: customers, mode: upsert, keys: [customer_id], schema_evolution: strict}
     ```
 
     **Several targets:** a list of such maps, each with a mode of its own; they are written together or not at all.
@@ -123,7 +139,7 @@ class WriteConfig(Model):
 
     connection: Text
     table: Text
-    mode: Literal["append", "overwrite", "upsert", "scd2"]
+    mode: Literal["append", "overwrite", "upsert", "scd2", "delete_insert"]
     keys: list[Text] = Field(default_factory=list)
     update_condition: Annotated[str, sql_text(check_condition)] | None = None
     partition_by: list[Text] = Field(default_factory=list)
@@ -151,7 +167,7 @@ class WriteConfig(Model):
     @property
     def keyed(self) -> bool:
         """Does it compare rows with the table by their keys?"""
-        return self.mode in ("upsert", "scd2")
+        return self.mode in ("upsert", "scd2", "delete_insert")
 
     @property
     def announces(self) -> bool:
@@ -181,7 +197,8 @@ class WriteConfig(Model):
         idle: tuple[str, ...] = (
             () if self.keyed else ("update_condition", "row_hash", "system_columns")
         )
-        idle += ("update_condition",) if self.mode == "scd2" else ()
+        idle += ("update_condition",) if self.mode in ("scd2", "delete_insert") else ()
+        idle += ("row_hash", "sequence_by") if self.mode == "delete_insert" else ()
         idle += (
             ("keys",) if self.mode == "overwrite" else ()
         )  # `append` knows them in an incremental read
@@ -248,6 +265,8 @@ class WriteConfig(Model):
             )
         if self.sequence_by is None:
             return
+        if self.mode == "delete_insert":
+            return  # told above
         if not self.keyed:
             message = f"`sequence_by` does nothing with mode: {self.mode}"
             yield Mistake(("sequence_by",), message, "remove it, or use mode: upsert")

@@ -19,6 +19,7 @@ from strandline.config.load import Project
 from strandline.control.store import DeltaStore
 from strandline.engine.base import SqlEndpoint
 from strandline.errors import StrandlineError
+from strandline.lake import describe
 from strandline.lake.delta import log as delta_log
 from strandline.plan.inputs import table_of
 from strandline.plan.worth import could_follow, worth
@@ -59,7 +60,10 @@ def machine(engine: str, packages: Sequence[str] = ()) -> Iterator[Check]:
 
 def examine(project: Project, engine: str) -> Iterator[Check]:
     """All checks, the cheap ones first."""
-    yield from machine(engine, project.config.spark.packages)
+    from strandline.engine.spark.jars import ICEBERG
+
+    more = (ICEBERG,) if resolve.has_catalog(project) else ()
+    yield from machine(engine, (*project.config.spark.packages, *more))
     for name, connection in project.config.connections.items():
         yield _told(f"connection {name}", lambda n=name, c=connection: _connection(project, n, c))  # type: ignore[misc]
     yield _told("control tables", lambda: _control(project))
@@ -132,6 +136,8 @@ def _connection(
         with opened(SqlEndpoint(name, url, lambda: None)) as live:
             live.exec_driver_sql("SELECT 1").close()
         return f"{url.get_backend_name()} answers"
+    if isinstance(connection, LakeConnection) and connection.catalog is not None:
+        return _catalog(project, name)
     folder = Path(resolve.base(connection, project.root))
     if isinstance(connection, FilesConnection):
         files = sum(1 for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else None
@@ -145,6 +151,14 @@ def _connection(
     )
     _room_to_write(folder, [Path(t.location) for t in tables])
     return "may be written" if folder.exists() else "will be made by the first run"
+
+
+def _catalog(project: Project, name: str) -> str:
+    """Whether an Iceberg catalog answers: it is asked for a table, there or not."""
+    table = resolve.table_in_catalog(project, name, "strandline_doctor")
+    assert table is not None
+    describe(table)
+    return "the catalog answers"
 
 
 def _room_to_write(folder: Path, tables: Iterable[Path]) -> None:
@@ -182,9 +196,8 @@ def _feeds(project: Project) -> Iterator[tuple[str, str]]:
     """Large lake tables that are read in full, where following their changes would read less."""
     for node in project.config.nodes:
         for input_ in could_follow(project, node):
-            delta = delta_log.open_table(
-                table_of(project, input_.read.connection, input_.read.table or "")
-            )
+            place = table_of(project, input_.read.connection, input_.read.table or "")
+            delta = delta_log.open_table(place) if place.format == "delta" else None
             if delta is None:
                 continue
             files = pa.table(delta.get_add_actions(flatten=True))

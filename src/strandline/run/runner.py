@@ -297,6 +297,8 @@ class Runner(Recorder):
         batch = this.token.batch
         # after the records: somebody may have decided since, and whoever decides from here on takes this number
         still = open_holds(self.store.changes(), holds[0].run_id).get(holds[0].target_table, [])
+        chosen = {h.key_hash for h in holds}
+        still = [h for h in still if h.key_hash in chosen]
         if not still:
             raise Overtaken(
                 f"{job.node.name}: run {holds[0].run_id} holds no deletes any more: somebody decided on them "
@@ -340,6 +342,7 @@ class Runner(Recorder):
             feed=self._feed,
             notebook=notebook,
             said=found.said,
+            ended=self.ended,
         )
         return replace(job, batch=this.token.batch, past=past)
 
@@ -384,6 +387,7 @@ class Runner(Recorder):
         if (
             rolling
             or job.past.approved
+            or job.past.release is not None
             or (config and config.mode is DeleteDetectionMode.SQL_COMPARE)
         ):
             return False

@@ -119,7 +119,10 @@ class ChangeSet:
     def replaces_only(self) -> bool:
         """Has every addition a stored row that it replaces or touches? A history gets new ones with every change."""
         return (
-            self.counts is not None and not self.counts.inserted and "valid_from" not in self.roles
+            self.counts is not None
+            and not self.counts.inserted
+            and not self.drops
+            and "valid_from" not in self.roles
         )
 
     @property
@@ -267,7 +270,9 @@ def match(changes: ChangeSet, stored: str, come: str) -> exp.Expr:
         (eq if key in changes.ranges else same_values)(col(key, come), col(key, stored))
         for key in changes.keys
     ]
-    return all_of([*same, *bounds])
+    # where rows are dropped, others of the same key may come: those replace nothing
+    apart = [exp.NEQ(this=col(ACTION, come), expression=lit("insert"))] if changes.drops else []
+    return all_of([*apart, *same, *bounds])
 
 
 def evaluated(

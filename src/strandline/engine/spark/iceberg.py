@@ -19,9 +19,9 @@ from sqlglot import exp
 from strandline.engine.spark.delta import merge_into, session_settings
 from strandline.engine.spark.iceberg_scans import know_catalog, spark_name, ticked
 from strandline.engine.staging import alive, owner
-from strandline.errors import CommitConflict, TableError
+from strandline.errors import CommitConflict, StrandlineError, TableError
 from strandline.lake.iceberg import log
-from strandline.lake.iceberg.branches import branched, drop_branch, moved_to_main
+from strandline.lake.iceberg.branches import branched, drop_branch, drop_unnamed, moved_to_main
 from strandline.lake.iceberg.catalogs import catalog_for_writing, opened, told
 from strandline.lake.iceberg.commit import Draft
 from strandline.lake.iceberg.writing import commit_columns, drafted
@@ -165,8 +165,8 @@ def _create(
         with told(target):
             catalog.rename_table(place.name, target.name)
     except BaseException as e:
-        with suppress(NoSuchTableError, TableError):
-            catalog.drop_table(place.name)
+        with suppress(NoSuchTableError, StrandlineError):  # it is swept later
+            drop_unnamed(place)
         if isinstance(e, TableAlreadyExistsError):
             raise CommitConflict(
                 f"{target.label}: another writer made the table at the same moment",
@@ -187,4 +187,4 @@ def _sweep(catalog: IceCatalog, target: Table) -> None:
             who = bytes.fromhex(name.removeprefix(_NEW).partition("_")[0]).decode()
             if alive(who) is False:
                 with suppress(NoSuchTableError):
-                    catalog.drop_table((*target.name[:-1], name))
+                    drop_unnamed(replace(target, name=(*target.name[:-1], name)))

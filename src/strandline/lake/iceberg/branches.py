@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table as IceTable
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
@@ -84,18 +85,36 @@ def drop_branch(table: Table, name: str) -> None:
     if not alone or head is None:
         land(table, now, now.catalog, updates)
         return
-    paths = [head.manifest_list]
-    for manifest in head.manifests(now.io):
-        if manifest.added_snapshot_id == head.snapshot_id:
-            paths.append(manifest.manifest_path)
-            entries = manifest.fetch_manifest_entry(now.io, discard_deleted=False)
-            added = (e for e in entries if e.status is ManifestEntryStatus.ADDED)
-            paths += [e.data_file.file_path for e in added]
+    paths = _written_for(now, head)
     gone = RemoveSnapshotsUpdate(snapshot_ids=[head.snapshot_id])
     land(table, now, now.catalog, [*updates, gone])
     for path in paths:
         with suppress(OSError):
             now.io.delete(path)
+
+
+def drop_unnamed(table: Table) -> None:
+    """Drop a table that did not get its name, with its files; the folder may be that of the table which got it."""
+    now = opened(table)
+    if now is None:
+        return
+    paths = [path for s in now.metadata.snapshots for path in _written_for(now, s)]
+    now.catalog.drop_table(table.name)
+    for path in [*paths, now.metadata_location]:
+        with suppress(OSError):
+            now.io.delete(path)
+
+
+def _written_for(now: IceTable, snapshot: Snapshot) -> list[str]:
+    """The files that were written for a snapshot."""
+    paths = [snapshot.manifest_list]
+    for manifest in snapshot.manifests(now.io):
+        if manifest.added_snapshot_id == snapshot.snapshot_id:
+            paths.append(manifest.manifest_path)
+            entries = manifest.fetch_manifest_entry(now.io, discard_deleted=False)
+            added = (e for e in entries if e.status is ManifestEntryStatus.ADDED)
+            paths += [e.data_file.file_path for e in added]
+    return paths
 
 
 def _reference(name: str, version: int) -> SetSnapshotRefUpdate:

@@ -64,6 +64,9 @@ from strandline.types import Table
 
 PATH_ID, POS_ID = 2147483546, 2147483545
 """The numbers that the format gives to the two columns of a file of position deletes."""
+MANY = 100
+_LARGE = 8 * 1024 * 1024
+"""So many manifests, none larger than this, become one."""
 _TOGETHER = 256 * 1024 * 1024  # bytes of rows that are written at once
 
 
@@ -207,7 +210,7 @@ class Draft:
         gone = list(self._live(head)) if everything and head else []
         manifests = [*self._added_manifests(), *self._gone_manifests(gone)]
         if head and not everything:
-            manifests += head.manifests(self.base.io)
+            manifests += self._kept_manifests(head)
         path = self._metadata_path(f"snap-{self.snapshot_id}-0-{self.uuid}.avro")
         number = self.metadata.next_sequence_number()
         parent = head.snapshot_id if head else None
@@ -239,6 +242,33 @@ class Draft:
                 min_snapshots_to_keep=None,
             ),
         )
+
+    def _kept_manifests(self, head: Snapshot) -> Iterator[ManifestFile]:
+        """The manifests of before. Many small ones become one: a reader opens each of them."""
+        groups: dict[tuple[int, bool], list[ManifestFile]] = defaultdict(list)
+        for manifest in head.manifests(self.base.io):
+            deletes = manifest.content is ManifestContent.DELETES
+            if manifest.manifest_length < _LARGE:
+                groups[manifest.partition_spec_id, deletes].append(manifest)
+            else:
+                yield manifest
+        for (spec_id, deletes), small in groups.items():
+            entries = [e for m in small for e in self._existing(m)] if len(small) >= MANY else []
+            if entries:
+                yield self._manifest(spec_id, entries, deletes=deletes)
+            else:
+                yield from small
+
+    def _existing(self, manifest: ManifestFile) -> Iterator[ManifestEntry]:
+        """The files of a manifest as they are listed again; those that are gone are not."""
+        for entry in manifest.fetch_manifest_entry(self.base.io):
+            yield ManifestEntry.from_args(
+                status=ManifestEntryStatus.EXISTING,
+                snapshot_id=entry.snapshot_id,
+                sequence_number=entry.sequence_number,
+                file_sequence_number=entry.file_sequence_number,
+                data_file=entry.data_file,
+            )
 
     def _live(self, head: Snapshot) -> Iterator[ManifestEntry]:
         for manifest in head.manifests(self.base.io):

@@ -131,7 +131,7 @@ def commit_of_snapshot(snapshot: Snapshot) -> Commit:
     return Commit(
         snapshot.snapshot_id,
         record,
-        parent=snapshot.parent_snapshot_id or EMPTY,
+        parent=snapshot.parent_snapshot_id,
         at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
         operation=operation,
         replaces=not record and emptied,

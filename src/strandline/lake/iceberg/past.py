@@ -71,9 +71,9 @@ def since(table: Table, version: int) -> list[Commit] | None:
         if commit.version == version:
             return after
         after.append(commit)
-    if version == log.EMPTY and (not line or line[-1].parent == log.EMPTY):
+    if version == log.EMPTY and (not line or line[-1].parent is None):
         return after
-    cut = bool(line) and line[-1].parent != log.EMPTY
+    cut = bool(line) and line[-1].parent is not None
     if cut and found.metadata.snapshot_by_id(version) is None:
         return after  # expired, as its children are: as far as anybody can tell, nothing was rolled back
     return None
