@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from strandline.errors import TableError
 from strandline.lake.base import Key
-from strandline.lake.iceberg import log, past
+from strandline.lake.iceberg import catalogs, log, past
 from strandline.lake.iceberg.limits import ICEBERG_LIMITS
+from strandline.lake.iceberg.types import to_iceberg
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Commit, Table, TableState, Token
+from strandline.types import Column, Commit, Table, TableState, Token
 
 
 class IcebergFormat:
@@ -45,6 +47,14 @@ class IcebergFormat:
 
     def keep_feed(self, table: Table) -> None:
         """Every Iceberg table has a feed: what differs between two of its snapshots."""
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        found = catalogs.opened(table)
+        if found is None:
+            raise TableError(f"{table.label}: there is no table", hint="write its first rows")
+        with catalogs.told(table), found.update_schema() as update:
+            for column in columns:
+                update.add_column(column.name, to_iceberg(column))
 
     def overlooked(
         self,
