@@ -180,10 +180,13 @@ class Lab:
         read = {"connection": "files", "path": self.file}
         write = {"connection": "lake", "table": "t", **write}
         self.project = make_project(folder, [{"name": "n", "read": read, "write": write, **node}])
-        self.config = configured(platform, self.project)
         in_memory = isinstance(platform, MemoryPlatform)
         self.store, self._numbers = MemoryStore(in_memory=in_memory), itertools.count(1)
         self.clock = Clock(datetime(2024, 10, 27, 0, 30, 0, 1, tzinfo=UTC))
+
+    @property
+    def config(self) -> Project:
+        return configured(self.platform, self.project)
 
     def run(self, batch: Frame) -> NodeResult:
         """One batch; raises what goes wrong."""
@@ -193,7 +196,8 @@ class Lab:
     def again(self) -> NodeResult:
         """The same batch once more, an hour later."""
         self.clock = Clock(self.clock.now + timedelta(hours=1))
-        job = Job(self.config, self.config.config.nodes[0], self.clock)
+        config = self.config
+        job = Job(config, config.config.nodes[0], self.clock)
         with self.platform.workspace("n") as engine:
             return Runner(self.store, f"run{next(self._numbers)}").run(job, engine)
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from tests.meaning.tables import TYPES
 
-from strandline.plan.inputs import table_of
-from strandline.testing.projects import LAKES, make_project
-from strandline.types import Table
+from strandline.config.catalogs import CatalogConfig, pyiceberg_properties, spark_properties
+from strandline.types import Catalog, Table
 
 
 @dataclass(frozen=True)
@@ -26,22 +25,31 @@ class Cell:
 
     @property
     def types(self) -> list[str]:
-        """The types that come back as they were given."""
-        return [t for t in TYPES if self.format != "iceberg" or t not in ("tinyint", "smallint")]
+        """The types of columns; an Iceberg table keeps the smallest whole numbers as int."""
+        narrow = {"tinyint", "smallint"} if self.format == "iceberg" else set()
+        return [t for t in TYPES if t not in narrow]
 
     def table(self, folder: Path) -> Table:
-        if self.format == "memory":
-            return Table("lake.t", str(folder / "t"), self.format)
-        project = make_project(folder, [], connections={"lake": LAKES[self.format]})
-        return table_of(project.config, "lake", "t")
+        if self.format == "iceberg":
+            catalog = CatalogConfig(
+                type="sql", name="laws", uri=f"sqlite:///{folder}/ice.db", warehouse=f"{folder}/ice"
+            )
+            given = {"uri": str(catalog.uri)}
+            ask = (
+                lambda: pyiceberg_properties(catalog, folder, given),
+                lambda: spark_properties(catalog, folder, given),
+            )
+            name = ("lake", "t")
+            return Table("lake.t", str(folder / "t"), "iceberg", Catalog("laws", "", *ask), name)
+        return Table("lake.t", str(folder / "t"), self.format)
 
 
 CELLS = {
     "memory-fake": Cell("memory", "memory", 8, 500),
     "local-delta": Cell("pandas", "delta", 4, 500),
-    "spark-delta": Cell("spark", "delta", 2, 50, readers=("pandas",), at_once=True),
     "local-iceberg": Cell("pandas", "iceberg", 4, 500),
-    "spark-iceberg": Cell("spark", "iceberg", 1, 50, readers=("pandas",), at_once=True),
+    "spark-iceberg": Cell("spark", "iceberg", 2, 50, readers=("pandas",), at_once=True),
+    "spark-delta": Cell("spark", "delta", 2, 50, readers=("pandas",), at_once=True),
 }
 
 

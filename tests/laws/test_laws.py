@@ -25,7 +25,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis.strategies import SearchStrategy
 from tests import effort
 from tests.laws.cells import CELLS, Cell, cells
 from tests.laws.histories import History, Step, histories
@@ -47,7 +46,7 @@ from strandline.strategy.evolution import AddColumn, Fill
 from strandline.testing.change_sets import VERB
 from strandline.testing.frames import assert_same, spelled, write_parquet
 from strandline.testing.oracle import Columns, Frame, Row
-from strandline.types import Column, Counts, Relation, Schema, Table, TableState, Token
+from strandline.types import Column, Counts, Relation, Schema, TableState, Token
 
 COUNTED = {"insert": "inserted", "delete": "deleted", "close": "deleted", "revive": "reopened"}
 SIGNS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
@@ -283,7 +282,7 @@ def world(cell: Cell, history: History, platforms: list[Platform]) -> Iterator[W
 
 def check(cell: Cell, laws: list[str], platforms: list[Platform], most: int) -> None:
     @settings(max_examples=most)
-    @given(histories_of(cell))
+    @given(histories(cell.types))
     def hold(history: History) -> None:
         with world(cell, history, platforms) as at:
             at.live()
@@ -295,10 +294,6 @@ def check(cell: Cell, laws: list[str], platforms: list[Platform], most: int) -> 
                     raise
 
     hold()
-
-
-def histories_of(cell: Cell) -> SearchStrategy[History]:
-    return histories(cell.types, format_of(Table("", "", cell.format)).limits.forbidden)
 
 
 def platforms_of(cell: Cell, request: pytest.FixtureRequest) -> list[Platform]:
@@ -324,7 +319,7 @@ def test_of_two_at_the_same_instant_one_lands(name: str, request: pytest.Fixture
     platforms = platforms_of(cell, request)
 
     @settings(max_examples=5)
-    @given(histories_of(cell))
+    @given(histories(cell.types))
     def hold(history: History) -> None:
         with world(cell, history, platforms) as at, ThreadPoolExecutor(2) as threads:
             at.live()

@@ -138,8 +138,8 @@ def lives(draw: DrawFn) -> Life:
         foreign["on_missing"] = "skeleton"
     member = st.fixed_dictionaries(
         {
-            "k": st.sampled_from([None, 0, 1, 2]),
-            "s": st.sampled_from([None, "", "x"]),
+            "k": st.sampled_from([0, 0, 1, 2, None]),
+            "s": st.sampled_from(["x", "x", "", None]),
             "a": st.sampled_from([None, "a", "b"]),
             "at": st.integers(0, 5).map(at),
         }
@@ -147,16 +147,16 @@ def lives(draw: DrawFn) -> Life:
     fact = st.fixed_dictionaries(
         {
             "f": st.integers(0, 5),
-            "k": st.sampled_from([None, 0, 1, 2]),
-            "s": st.sampled_from([None, "", "x"]),
+            "k": st.sampled_from([0, 0, 1, 2, None]),
+            "s": st.sampled_from(["x", "x", "", None]),
             "happened": st.one_of(st.none(), st.integers(-1, 6).map(at)),
             "v": st.sampled_from([None, 1, 2]),
         }
     )
     by = (lambda r: (r["k"], r["s"], r["at"])) if mode == "events" else (lambda r: (r["k"], r["s"]))
     members = st.lists(member, max_size=5, unique_by=by)
-    facts = st.lists(fact, max_size=5, unique_by=lambda r: r["f"])
-    runs = draw(st.lists(st.tuples(members, facts), min_size=1, max_size=4))
+    facts = st.lists(fact, min_size=2, max_size=5, unique_by=lambda r: r["f"])
+    runs = draw(st.lists(st.tuples(members, facts), min_size=2, max_size=4))
     detect = mode != "events" and draw(st.booleans())
     return Life(write, foreign, detect, runs)
 

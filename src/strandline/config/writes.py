@@ -69,11 +69,10 @@ class WriteConfig(Model):
     **Business problem:** the same rows may come again, changed or not, and the table must stay right.
     **Solution:** `append` adds them, `overwrite` replaces the table, `upsert` merges them by `keys`; unchanged rows
     are not written. `delete_insert` replaces all rows of a key. `scd2` keeps every version with its time.
-    `update_condition` says which changes count.
-    `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what becomes of deletes that were found: `soft`
-    flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an incremental `append` compares the
-    rows it reads again with what was appended last of their key; `add_metadata` tells which that is. A column that
-    such a read lacks keeps the value known of the key.
+    `update_condition` says which changes count. `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what
+    becomes of deletes that were found: `soft` flags them, `hard` removes the rows, `ignore` leaves them. With `keys`,
+    an incremental `append` compares the rows it reads again with what was appended last of their key; `add_metadata`
+    tells which that is. A column that such a read lacks keeps the value known of the key.
 
     ```yaml
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
@@ -15,9 +15,10 @@ import pyarrow as pa
 from strandline.errors import CommitConflict
 from strandline.lake.base import Key
 from strandline.lake.delta.limits import DELTA_LIMITS
+from strandline.lake.delta.types import to_arrow
 from strandline.strategy.evolution import AddColumn, AddField, Fill, Relax
 from strandline.testing.oracle import same
-from strandline.types import Commit, Table, TableState
+from strandline.types import Column, Commit, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,15 @@ class MemoryFormat:
 
     def gap(self, table: Table, after: int, upto: int, **_: object) -> str | None:  # noqa: ARG002
         return None if after < 0 else self.unreadable(table, after)
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        kept = self.tables[table.location][-1]
+        rows = kept.rows
+        for c in columns:
+            rows = rows.append_column(c.name, pa.nulls(rows.num_rows, to_arrow(c.type)))
+        made = replace(kept.state, schema=kept.state.schema.plus(*columns))
+        note = Commit(0, parent=kept.state.version, operation="ADD COLUMNS", moves_rows=False)
+        self.commit(table, made, rows, note)
 
     def overlooked(self, *_: object, **__: object) -> None:
         """Nothing: a commit lands on the version that it was made for; and no feed needs keeping."""

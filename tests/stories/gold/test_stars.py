@@ -15,7 +15,7 @@ from strandline.result import NodeResult
 from strandline.sql import portable
 from strandline.testing.frames import read_table, write_parquet
 from strandline.testing.oracle import Frame, Row
-from strandline.testing.projects import make_project
+from strandline.testing.projects import LAKE, make_project
 from strandline.types import Clock
 
 CUSTOMERS = [("id", "int"), ("name", "string"), ("vip", "boolean")]
@@ -102,6 +102,7 @@ def test_a_member_fills_its_skeleton_and_undo_takes_both(shop: Shop) -> None:
     assert (7, None, 2, True) in shop.rows("dim", "id", "name", "sk", "_is_skeleton")
 
 
+@pytest.mark.long_on_spark
 def test_undo_of_a_facts_run_takes_its_skeletons_and_no_number_comes_again(shop: Shop) -> None:
     shop.star({"mode": "upsert", "surrogate_key": KEY}, {"on_missing": "skeleton"})
     shop.customers((1, "Ada"))
@@ -119,6 +120,7 @@ def test_undo_of_a_facts_run_takes_its_skeletons_and_no_number_comes_again(shop:
     assert shop.rows("dim", "id", "sk") == [(1, 1), (9, 3)]
 
 
+@pytest.mark.long_on_spark
 def test_detection_of_deletes_misses_neither_skeletons_nor_default_members(shop: Shop) -> None:
     params = {"mode": "snapshot_diff", "keys": ["id"], "max_delete_percent": None}
     steps = {"transform": {"steps": [{"operation": "detect_deletes", "params": params}]}}
@@ -134,6 +136,7 @@ def test_detection_of_deletes_misses_neither_skeletons_nor_default_members(shop:
     assert shop.run()["dim"].deleted == 0
 
 
+@pytest.mark.long_on_spark
 def test_a_source_row_without_a_key_is_not_the_unknown_member(shop: Shop) -> None:
     shop.star({"mode": "upsert", "surrogate_key": KEY, "default_members": True}, None)
     shop.customers((1, "Ada"))
@@ -145,6 +148,7 @@ def test_a_source_row_without_a_key_is_not_the_unknown_member(shop: Shop) -> Non
         (1, "Ada B", 1), (None, "Not applicable", -2), (None, "Unknown", -1), (None, "nobody", 2)]  # fmt: skip
 
 
+@pytest.mark.long_on_spark
 def test_default_members_are_edited_in_the_project(shop: Shop) -> None:
     write = {"mode": "scd2", "surrogate_key": KEY, "durable_key": "dk", "default_members": True}
     shop.star(write, None)
@@ -197,6 +201,25 @@ def test_late_history_moves_only_the_facts_that_it_concerns(shop: Shop) -> None:
     assert shop.rows("fact", "o", "sk") == [(1, 1), (2, 3), (3, 2)]
 
 
+@pytest.mark.long_on_spark
+def test_a_version_whose_start_moves_keeps_its_key_and_its_facts(shop: Shop) -> None:
+    columns = [("id", "int"), ("name", "string"), ("since", "timestamp")]
+    write = {"mode": "scd2", "surrogate_key": {"column": "sk"}, "effective_at": "since"}
+    shop.star(write, {"event_time": "at", "repoint": True})
+    shop.put("customers", columns, (1, "Ada", day(5)), (1, "Eve", day(8)))
+    shop.orders((1, 1, day(6), 5), (2, 1, day(9), 5), (3, 1, day(1), 5))
+    shop.run()
+    before = shop.rows("dim", "name", "sk")
+    facts = shop.rows("fact", "o", "sk")
+    shop.put("customers", columns, (1, "Ada", day(3)))  # it was Ada two days before
+    moved = shop.run()
+    assert (moved["dim"].updated, moved["fact"].version) == (1, None)
+    assert ("Ada", day(3)) in shop.rows("dim", "name", "_valid_from")
+    assert shop.rows("dim", "name", "sk") == before
+    assert shop.rows("fact", "o", "sk") == facts
+
+
+@pytest.mark.long_on_spark
 def test_a_version_that_a_late_event_dissolves_takes_its_facts_along(shop: Shop) -> None:
     """Whatever `repoint` says: the key would lead nowhere."""
     columns = [("id", "int"), ("name", "string"), ("since", "timestamp"), ("n", "int")]
@@ -212,6 +235,7 @@ def test_a_version_that_a_late_event_dissolves_takes_its_facts_along(shop: Shop)
     assert shop.rows("fact", "o", "sk") == [(1, 1), (2, 1)]
 
 
+@pytest.mark.long_on_spark
 def test_facts_that_are_only_appended_and_have_no_measure(shop: Shop) -> None:
     shop.star({"mode": "upsert", "surrogate_key": KEY}, {}, mode="append", keys=[])
     shop.customers((1, "Ada"), (2, "Bob"))
@@ -221,6 +245,7 @@ def test_facts_that_are_only_appended_and_have_no_measure(shop: Shop) -> None:
     assert shop.rows("fact", "o", "id", "sk") == [(1, 1, 1), (2, 2, 2), (3, 5, -1)]
 
 
+@pytest.mark.long_on_spark
 def test_a_table_keeps_the_keys_that_it_was_made_with(shop: Shop) -> None:
     shop.customers((1, "Ada"))
     shop.star({"mode": "upsert"}, None)
@@ -253,6 +278,7 @@ def test_a_hash_that_is_taken_is_hashed_again(shop: Shop, monkeypatch: pytest.Mo
     assert {sk for _, sk in after} <= set(range(16))
 
 
+@pytest.mark.long_on_spark
 def test_a_plan_foresees_keys_and_a_kept_one_refuses_early_facts(
     shop: Shop, tmp_path: Path
 ) -> None:
@@ -270,6 +296,25 @@ def test_a_plan_foresees_keys_and_a_kept_one_refuses_early_facts(
     shop.project.follow(tmp_path / "plan", platform=shop.platform, check=True)
     assert shop.rows("fact", "o", "sk") == [(1, 1)]
     assert {n.version for n in shop.run().values()} == {None}
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        test_a_member_fills_its_skeleton_and_undo_takes_both,
+        test_late_history_moves_only_the_facts_that_it_concerns,
+        test_reads_leave_out_what_no_source_has_brought,
+        pytest.param(
+            test_undo_of_a_facts_run_takes_its_skeletons_and_no_number_comes_again,
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_star_in_iceberg_tables_is_the_same(
+    tmp_path: Path, pandas_platform: Platform, monkeypatch: pytest.MonkeyPatch, story: Any
+) -> None:
+    monkeypatch.setenv(LAKE, "iceberg")
+    story(Shop(tmp_path, pandas_platform))
 
 
 # --- bridges and calendars ---------------------------------------------------------------------------------
@@ -299,6 +344,7 @@ def test_owners_of_an_account_share_it(shop: Shop) -> None:
     assert shop.run()["owners"].version is None
 
 
+@pytest.mark.long_on_spark
 def test_weights_that_do_not_sum_to_1_are_refused_before_the_commit(shop: Shop) -> None:
     bridge(shop)
     shop.put("owners", OWNERS, (1, 1, 0.5), (1, 2, 0.5))
