@@ -29,6 +29,7 @@ long: $(READY)  ## Run all tests: every example, every failpoint, all of Spark (
 
 soak: $(READY)  ## Live through thousands of generated pasts, die at every point and at random (hours)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/stories/deletes/test_source_faults.py -m "not spark" $(ARGS)
+	@STRANDLINE_EXAMPLES=4 $(BIN)/python -m pytest tests/laws -m "long and not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=40 $(BIN)/python -m pytest tests/meaning/test_histories.py -m "not spark" -k every_run $(ARGS)
 	@STRANDLINE_EXAMPLES=24 $(BIN)/python -m pytest tests/meaning/test_feeds.py -m "not spark" $(ARGS)
 	@STRANDLINE_EXAMPLES=6 $(JAVA) $(BIN)/python -m pytest tests/meaning/test_histories.py -m spark -k every_run $(ARGS)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 from tests import effort
@@ -33,6 +34,12 @@ from strandline.testing.oracle import Frame
 from strandline.testing.projects import make_project
 from strandline.types import Clock, Commit, Schema, Table, TableState, Token
 
+everywhere = pytest.mark.parametrize(
+    "engine_name",
+    ["memory", "pandas", pytest.param("spark", marks=pytest.mark.spark)],
+    indirect=True,
+)
+"""In `make test` on the local engine too: for tests that commit in many ways."""
 LOCALLY = 0.25  # of the examples in memory, `make test` tries so many on the local engine
 EXAMPLES = {"memory": 25, "pandas": 25, "spark": 2}
 
@@ -89,6 +96,13 @@ def stored(platform: Platform, folder: Path, name: str = "t") -> Frame:
     assert state is not None, f"there is no table {name}"
     rows = MEMORY.rows(Table(name, str(place), "memory"), state.version)
     return Frame([(c.name, c.type) for c in state.schema], rows.to_pylist())
+
+
+def forget(folder: Path) -> None:
+    """Remove what is in a folder, and the tables in memory that are called as if they were there."""
+    shutil.rmtree(folder)
+    for place in [p for p in MEMORY.tables if p.startswith(f"{folder}/")]:
+        del MEMORY.tables[place]
 
 
 class MemoryStore:
@@ -166,9 +180,13 @@ class Lab:
         read = {"connection": "files", "path": self.file}
         write = {"connection": "lake", "table": "t", **write}
         self.project = make_project(folder, [{"name": "n", "read": read, "write": write, **node}])
-        self.config = configured(platform, self.project)
-        self.store, self._numbers = MemoryStore(), itertools.count(1)
+        in_memory = isinstance(platform, MemoryPlatform)
+        self.store, self._numbers = MemoryStore(in_memory=in_memory), itertools.count(1)
         self.clock = Clock(datetime(2024, 10, 27, 0, 30, 0, 1, tzinfo=UTC))
+
+    @property
+    def config(self) -> Project:
+        return configured(self.platform, self.project)
 
     def run(self, batch: Frame) -> NodeResult:
         """One batch; raises what goes wrong."""
@@ -178,12 +196,17 @@ class Lab:
     def again(self) -> NodeResult:
         """The same batch once more, an hour later."""
         self.clock = Clock(self.clock.now + timedelta(hours=1))
-        job = Job(self.config, self.config.config.nodes[0], self.clock)
+        config = self.config
+        job = Job(config, config.config.nodes[0], self.clock)
         with self.platform.workspace("n") as engine:
             return Runner(self.store, f"run{next(self._numbers)}").run(job, engine)
 
     def table(self, name: str = "t") -> Frame:
         return stored(self.platform, self.folder, name)
+
+    def quarantine(self) -> Frame:
+        """The rows that checks have put aside."""
+        return self.table("t__quarantine")
 
 
 @contextmanager
@@ -193,4 +216,4 @@ def lab(platform: Platform, write: Mapping[str, Any], **node: Any) -> Iterator[L
     try:
         yield Lab(folder, platform, write, **node)
     finally:
-        shutil.rmtree(folder)
+        forget(folder)

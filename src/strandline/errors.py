@@ -8,6 +8,7 @@ StrandlineError
 │   │   └── SourceDown    … because it is down or busy (worth a retry)
 │   ├── TransformError    a step or the SQL failed
 │   │   ├── CastError     a value does not fit the type asked for
+│   │   ├── ExpectationFailed  rows fail a check of a validate step
 │   │   └── UnknownColumn a column that is not there, with the nearest names
 │   ├── DuplicateKeys     a slice holds a key more than once
 │   ├── DeleteThresholdExceeded  more deletes were found than tolerated
@@ -192,6 +193,21 @@ class TransformError(NodeError):
     """A step or the SQL failed."""
 
     code = "transform"
+
+
+class ExpectationFailed(TransformError):
+    """Rows fail checks whose severity is `fail`; the batch is refused."""
+
+    code = "expectation_failed"
+
+    def __init__(self, where: str, failures: Sequence[str]) -> None:
+        self.failures = list(failures)
+        told = "\n  ".join(failures)
+        super().__init__(
+            f"{where}: {told}; nothing was written",
+            hint="mend the rows at the source; or let the check warn, or put such rows aside: "
+            "severity: warn, or severity: quarantine",
+        )
 
 
 class CastError(TransformError):

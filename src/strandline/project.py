@@ -26,7 +26,7 @@ from strandline.failpoints import point
 from strandline.journal import run_log
 from strandline.lake import describe
 from strandline.plan.graph import Graph, build
-from strandline.plan.job import Job, Past, Planned
+from strandline.plan.job import Job, Past, Planned, Release
 from strandline.plan.lines import failed, placed
 from strandline.result import NodeResult, PlanResult, RunResult, UndoResult
 from strandline.run.loop import Loop
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from strandline.control.store import DeltaStore
     from strandline.control.undo import Taking
     from strandline.report.explain import Story
-    from strandline.run.decide import Held
+    from strandline.run.decide import Choice, Held
     from strandline.run.halfway import HalfUndone
+    from strandline.run.look import Asked, HeldRow, Rows
 
 
 class StrandlineProject:
@@ -78,13 +79,14 @@ class StrandlineProject:
         retry: Retry | None = None,
         exactly: Sequence[str] | None = None,
         first: bool = False,
+        pasts: Mapping[str, Past] | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
         `approved` names a run whose held deletes are applied, as far as their keys are still missing; by node, if
         they differ. `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
         instead of the project. `exactly` names nodes instead of `select`, and of several targets only those wanted.
-        `first` lets nodes with `on_first_run: error` load their first snapshot.
+        `first` lets nodes with `on_first_run: error` load their first snapshot; `pasts` says more for single nodes.
 
         Each run leaves a log with the timings of its steps in `.strandline/logs`; `debug` shows it live.
         """
@@ -103,12 +105,8 @@ class StrandlineProject:
                 return runner.run(job, engine)
 
         def work(name: str) -> NodeResult:
-            job = Job(
-                self.config,
-                self._node(name),
-                at,
-                past=Past(approved=approvals.get(name), first=first),
-            )
+            past = (pasts or {}).get(name) or Past(approved=approvals.get(name), first=first)
+            job = Job(self.config, self._node(name), at, past=past)
             return tried(name, lambda: batch(job))
 
         logged = run_log(self.config.root, runner.run_id, runner.secrets, live=debug)
@@ -267,19 +265,41 @@ class StrandlineProject:
         return RunResult(runner.run_id, "failed" if bad else "success", results)
 
     def approve(
-        self, run_id: str, *, observer: Observer | None = None, check: bool = False, **how: Any
+        self,
+        run_id: str,
+        choice: Choice | None = None,
+        *,
+        downstream: bool = False,
+        observer: Observer | None = None,
+        check: bool = False,
+        **how: Any,
     ) -> RunResult:
         """Apply the deletes that a run held, as far as their keys are still missing: a run of its own.
 
+        `choice` limits them to a node or to keys; with `downstream` the nodes that depend on theirs run too.
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
         """
         held = self._held
-        holds = held.of_run(run_id)
+        every = held.of_run(run_id)
+        holds = choice.of(every, run_id) if choice else every
         refused = {n: error for n, rows in holds.items() if (error := held.unapprovable(n, rows))}
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
-        result = self.run(exactly=chosen, approved=run_id, observer=observer, check=check, **how)
+        some = {
+            n: Past(approved=run_id, approved_keys=frozenset(h.key_hash for h in holds[n]))
+            for n in chosen
+            if len(holds[n]) < len(every[n])
+        }
+        wanted = {*chosen, *(self.downstream(chosen) if downstream else ())}
+        result = self.run(
+            exactly=[n for n in self.graph.order if n in wanted],
+            approved={n: run_id for n in chosen if n not in some},  # a retry does not know of keys
+            pasts=some,
+            observer=observer,
+            check=check,
+            **how,
+        )
         if not refused:
             return result
         if check:
@@ -289,9 +309,16 @@ class StrandlineProject:
             (observer or Observer()).finished(node)
         return RunResult(result.run_id, "failed", [*result.nodes, *told])
 
-    def reject(self, run_id: str) -> RunResult:
+    def downstream(self, names: Iterable[str]) -> list[str]:
+        """The nodes that depend on some nodes, in the graph's order; not these themselves."""
+        names = set(names)
+        found = {n for name in names for n in self.graph.reach(name, up=False)} - names
+        return [n for n in self.graph.order if n in found]
+
+    def reject(self, run_id: str, choice: Choice | None = None) -> RunResult:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
         holds = self._held.of_run(run_id)
+        holds = choice.of(holds, run_id) if choice else holds
         clock, runner = _now(), self._runner()
         results = [
             runner.reject(Job(self.config, self._node(n), clock), rows) for n, rows in holds.items()
@@ -371,6 +398,54 @@ class StrandlineProject:
     def holds(self) -> dict[str, list[ChangeRow]]:
         """The held deletes that nobody has decided on yet, by the node that writes their table."""
         return self._held.by_node()
+
+    def held_rows(self, run: str | None = None, node: str | None = None) -> list[HeldRow]:
+        """The held deletes, each with its row as it is now, its evidence, and since when it is held."""
+        from strandline.run.look import held_rows, run_named
+
+        run_id = run_named(self.store, run) if run is not None else None
+        found: list[HeldRow] = []
+        changes, known = self.store.changes(), self.holds()
+        if node is not None:
+            self._node(node)
+        with self._platform(None) as platform:
+            for job in self._jobs():
+                rows = [h for h in known.get(job.node.name, []) if run_id in (None, h.run_id)]
+                if rows and node in (None, job.node.name):
+                    with platform.workspace("holds") as engine:
+                        found += held_rows(job, engine, rows, changes)
+        return found
+
+    def show(self, name: str, asked: Asked) -> Rows:
+        """Rows of a node's table, or of another table of a lake."""
+        from strandline.run.look import table_rows
+
+        with self._platform(None) as platform, platform.workspace("show") as engine:
+            return table_rows(self._jobs(), engine, self.store, name, asked)
+
+    def quarantined(self, node: str | None = None) -> dict[str, Rows]:
+        """The rows that checks have put aside, by node."""
+        from strandline.run.look import quarantined_rows
+
+        jobs = [j for j in self._jobs() if node in (None, j.node.name)]
+        if node is not None:
+            self._node(node)
+        found = {}
+        with self._platform(None) as platform:
+            for job in jobs:
+                with platform.workspace("quarantine") as engine:
+                    rows = quarantined_rows(job, engine, self.store)
+                if rows is not None:
+                    found[job.node.name] = rows
+        return found
+
+    def release(
+        self, node: str, keys: Sequence[Mapping[str, str | None]] | None = None, **how: Any
+    ) -> RunResult:
+        """Put rows in quarantine through their node again, all of them or those with some keys: a run of its own."""
+        self._node(node)
+        chosen = Release(tuple(keys) if keys is not None else None)
+        return self.run(exactly=[node], pasts={node: Past(release=chosen)}, **how)
 
     @property
     def _held(self) -> Held:

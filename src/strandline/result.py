@@ -44,6 +44,10 @@ class NodeResult:
         return self.counts.held
 
     @property
+    def quarantined(self) -> int:
+        return self.counts.quarantined
+
+    @property
     def refused(self) -> bool:
         """True when a plan knows what a run would do, and that it would refuse the deletes that it finds."""
         return False

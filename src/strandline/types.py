@@ -238,6 +238,7 @@ class Counts:
     unchanged: int = 0
     reopened: int = 0
     held: int = 0
+    quarantined: int = 0  # put aside, and therefore neither compared nor written
 
     @property
     def any(self) -> bool:

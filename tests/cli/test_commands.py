@@ -11,7 +11,8 @@ from tests.cli.conftest import FAILING, Call, add
 
 NODES = ["bronze_customers", "bronze_orders", "silver_customers", "silver_orders", "gold_revenue"]
 RESULT_KEYS = [
-    "name", "status", "rows_read", "inserted", "updated", "deleted", "reopened", "held", "version", "seconds",
+    "name", "status", "rows_read", "inserted", "updated", "deleted", "reopened", "held", "quarantined", "version",
+    "seconds",
     "warnings", "error",
 ]  # fmt: skip
 

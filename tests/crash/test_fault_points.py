@@ -36,6 +36,12 @@ TWO = "id,v,u,w\n2,B,2,x\n3,c,1,\n4,d,2,y\n"  # one changed, one gone, one new, 
 THREE = "id,v,u,w\n2,B,2,x\n4,D,3,y\n5,e,3,z\n"
 LANDED = {1: ONE, 2: TWO, 3: THREE}
 ELSEWHERE = {"reject.before", "undo.before", "undo.after"}  # not in a run: tried where they are
+ELSEWHERE |= {"skeletons.before", "skeletons.after"}  # only in the run of a fact: test_star_crash
+ELSEWHERE |= {
+    "quarantine.before",
+    "quarantine.after",
+    "quarantine.sweep",
+}  # only where rows are put aside
 IN_RECOVERY = {"recover.before", "recover.after"}
 NUMBERED = [f"control.write#{n}" for n in (2, 3)]  # the first announces, the others log and record
 INSIDE = [p for p in POINTS if p not in ELSEWHERE] + NUMBERED

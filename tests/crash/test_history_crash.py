@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from tests.shop import Shop
 from tests.stories.history.test_history import TIME, TIMED, day, frame, versions
 
 from strandline.testing.events import assert_sound
 from strandline.testing.frames import read_table, write_parquet
-from strandline.testing.projects import make_project
 
 # dies as hard as a process can: when the events are there and the table is about to be written, or when both are
 KILLED = """
@@ -34,23 +34,22 @@ load(sys.argv[1], engine=sys.argv[2]).run()
 """
 
 
-class Shop:
+class Dying(Shop):
     """One history over a file."""
 
+    run = Shop.only
+
     def __init__(self, folder, platform, **write):
-        self.folder, self.platform = folder, platform
+        super().__init__(folder, platform)
         node = {
             "name": "n",
             "read": {"connection": "files", "path": "rows.parquet"},
             "write": {"connection": "lake", "table": "t", **TIME, **write},
         }
-        self.project = make_project(folder, [node], spark={"master": "local[2]"})
+        self.declare(node, spark={"master": "local[2]"})
 
     def land(self, *rows, columns=TIMED):
         write_parquet(self.folder / "landing" / "rows.parquet", frame(columns, *rows))
-
-    def run(self):
-        return self.project.run(platform=self.platform, check=True).nodes[0]
 
     def killed(self, engine, point):
         command = [sys.executable, "-c", KILLED, self.folder, engine, point]
@@ -58,12 +57,12 @@ class Shop:
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
     def rows(self):
-        found = read_table(self.folder / "lake" / "t")
+        found = self.table()
         assert_sound(found.rows, ["id"])
         return versions(found, "id", "name", "_valid_from", "_valid_to", "_is_deleted")
 
     def events(self):
-        return len(read_table(self.folder / "lake" / "t__events").rows)
+        return len(self.stored("t__events"))
 
     def batches(self):
         runs = [r for r in self.project.store.runs(20) if r.recorded and r.status != "unchanged"]
@@ -88,7 +87,7 @@ POINTS = [
 @pytest.mark.parametrize(("engine_name", "point"), POINTS, indirect=["engine_name"])
 @pytest.mark.long_on_spark
 def test_the_next_run_folds_what_had_landed(tmp_path, engine_name, platform, point):
-    shop = Shop(tmp_path, platform)
+    shop = Dying(tmp_path, platform)
     shop.land(*FIRST)
     shop.run()
     shop.land(*SECOND)
@@ -116,7 +115,7 @@ def test_the_next_run_folds_what_had_landed(tmp_path, engine_name, platform, poi
 
 
 def test_killed_in_its_very_first_batch(tmp_path, pandas_platform):
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Dying(tmp_path, pandas_platform)
     shop.land(*FIRST)
     shop.killed("pandas", "table")
     assert not (tmp_path / "lake" / "t").exists()
@@ -126,7 +125,7 @@ def test_killed_in_its_very_first_batch(tmp_path, pandas_platform):
 
 
 def test_a_column_that_came_with_the_dead_run(tmp_path, pandas_platform):
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Dying(tmp_path, pandas_platform)
     shop.land(*FIRST)
     shop.run()
     shop.land((*SECOND[0], "Bern"), columns=[*TIMED, ("city", "string")])
@@ -141,7 +140,7 @@ def test_a_column_that_came_with_the_dead_run(tmp_path, pandas_platform):
 
 def test_a_plan_over_what_a_dead_run_left(tmp_path, pandas_platform):
     """The plan shows what the next run will do, events that nobody folded included."""
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Dying(tmp_path, pandas_platform)
     shop.land(*FIRST)
     shop.run()
     shop.land(*SECOND)
@@ -152,7 +151,7 @@ def test_a_plan_over_what_a_dead_run_left(tmp_path, pandas_platform):
 
 def test_events_that_change_nothing_are_no_alarm(tmp_path, pandas_platform):
     """They are committed, the table is not, and no run takes that for a dead one."""
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Dying(tmp_path, pandas_platform)
     shop.land(*FIRST)
     shop.run()
     shop.land((9, None, None, "D", day(3)))
@@ -169,7 +168,7 @@ def test_two_runners_of_one_batch(tmp_path, pandas_platform, monkeypatch):
     """The events are the fence: the second one writes nothing."""
     from strandline.engine.local.workspace import LocalWorkspace
 
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Dying(tmp_path, pandas_platform)
     shop.land(*FIRST)
     shop.run()
     shop.land(*SECOND)

@@ -17,12 +17,15 @@ PAGES = [
     "cookbook-deletes.md",
     "how-history-works.md",
     "change-feeds.md",
+    "gold.md",
+    "quarantine.md",
 ]
 CONNECTIONS = {
     "erp": {"type": "sql", "url": "sqlite:///source.db"},
     "files": {"type": "files", "path": "landing"},
     "bronze": {"type": "lake", "path": "lake/bronze"},
     "silver": {"type": "lake", "path": "lake/silver"},
+    "gold": {"type": "lake", "path": "lake/gold"},
 }
 
 

@@ -1,4 +1,4 @@
-"""The six examples as they stand: two days each, and after them exactly what their README says."""
+"""The examples as they stand: two days each, and after them exactly what their README says."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ def told(node):
     )
 
 
-def test_all_six_are_here():
+def test_all_are_here():
     assert [p.name for p in sorted(EXAMPLES.iterdir()) if p.is_dir() and (p / "strandline.yaml").is_file()] == [
         "01-snapshot-diff", "02-sql-compare", "03-no-detection", "04-hard-delete", "05-threshold", "06-first-run",
+        "07-star",
     ]  # fmt: skip
 
 
@@ -197,3 +198,23 @@ def test_06_a_first_run_may_be_an_error(example):
     assert told(shop.day(1, first=True)["silver_products"]) == ("success", 5, 5, 0, 0, 0, [])
     assert told(shop.day(2)["silver_products"]) == ("success", 5, 1, 1, 1, 0, [])
     assert shop.flags() == DAY_2
+
+
+@pytest.mark.long_on_spark
+def test_07_orders_carry_the_key_of_their_customer(example):
+    shop = example("07-star")
+    first = shop.day(1)
+    assert told(first["dim_customer"]) == ("success", 5, 7, 0, 0, 0, [])
+    assert told(first["dim_date"]) == ("success", 366, 366, 0, 0, 0, [])
+    assert told(first["fact_orders"]) == ("success", 5, 5, 0, 0, 0, [])
+    second = shop.day(2)
+    assert told(second["dim_customer"]) == ("success", 5, 1, 1, 1, 0, [])
+    assert second["dim_date"].version is None
+    assert told(second["fact_orders"]) == ("success", 5, 1, 1, 0, 0, [])
+    customers = shop.rows("gold/dim_customer").rows
+    keys = {r["customer_sk"]: (r["customer_id"], r["customer_dk"]) for r in customers}
+    assert keys == {
+        -2: (None, -2), -1: (None, -1), 1: (1, 1), 2: (2, 2), 3: (3, 3), 4: (4, 4), 5: (5, 5), 6: (2, 2), 7: (6, 7),
+    }  # fmt: skip
+    orders = {r["order_id"]: r["customer_sk"] for r in shop.rows("gold/fact_orders").rows}
+    assert orders == {1: 1, 2: 6, 3: 1, 4: 3, 5: 5, 6: 4}

@@ -45,9 +45,9 @@ class Cell:
 
 
 CELLS = {
-    "memory-fake": Cell("memory", "memory", 12, 500),
-    "local-delta": Cell("pandas", "delta", 6, 500),
-    "local-iceberg": Cell("pandas", "iceberg", 6, 500),
+    "memory-fake": Cell("memory", "memory", 8, 500),
+    "local-delta": Cell("pandas", "delta", 4, 500),
+    "local-iceberg": Cell("pandas", "iceberg", 4, 500),
     "spark-iceberg": Cell("spark", "iceberg", 2, 50, readers=("pandas",), at_once=True),
     "spark-delta": Cell("spark", "delta", 2, 50, readers=("pandas",), at_once=True),
 }

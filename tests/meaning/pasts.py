@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +14,17 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.lab import MemoryStore
+from tests.lab import MemoryStore, configured, forget, stored
 
 from strandline.config.model import NodeConfig
 from strandline.control.ledger import Store
 from strandline.control.store import DeltaStore
 from strandline.engine.base import Platform
+from strandline.engine.memory import MemoryPlatform
 from strandline.plan.job import Job
 from strandline.result import NodeResult
 from strandline.run.runner import Runner
 from strandline.testing import histories, oracle
-from strandline.testing.frames import read_table
 from strandline.testing.histories import Evidence, Ran, Refused, Rules, State
 from strandline.testing.oracle import Frame, Row
 from strandline.testing.projects import make_project
@@ -318,7 +317,7 @@ class World:
         self.store: Store = (
             DeltaStore(folder / "lake" / "_strandline")
             if recorded
-            else MemoryStore(folder / "notes")
+            else MemoryStore(folder / "notes", in_memory=isinstance(platform, MemoryPlatform))
         )
         self._database = sqlite3.connect(folder / "erp.db", isolation_level=None)
         self._database.execute("PRAGMA synchronous = OFF")
@@ -340,13 +339,13 @@ class World:
         """One run of one node, an hour later; raises what goes wrong."""
         self._runs += 1
         self.clock = Clock(self.clock.now + timedelta(hours=1))
-        self.project = self.projects[looks]
-        node = next(n for n in self.project.config.config.nodes if n.name == name)
+        self.config = configured(self.platform, self.projects[looks])
+        node = next(n for n in self.config.config.nodes if n.name == name)
         return run_node(self, node, f"run{self._runs}")
 
     def table(self, name: str) -> Frame:
         """A table without what the oracle does not know: the row hash and the numbers of batches."""
-        found = read_table(self.folder / "lake" / name)
+        found = stored(self.platform, self.folder, name)
         return oracle.drop(found, ["_row_hash", "_batch_id"])
 
     def close(self) -> None:
@@ -355,7 +354,7 @@ class World:
 
 def run_node(world: World, node: NodeConfig, run_id: str) -> NodeResult:
     """The one place that knows how a node is run."""
-    job = Job(world.project.config, node, world.clock)
+    job = Job(world.config, node, world.clock)
     with world.platform.workspace(node.name) as engine:
         return Runner(world.store, run_id).run(job, engine)
 
@@ -369,7 +368,7 @@ def world(platform: Platform, past: Past, *, recorded: bool = False) -> Iterator
         yield made
     finally:
         made.close()
-        shutil.rmtree(folder)
+        forget(folder)
 
 
 # --- what is expected --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.lab import Lab, for_all, lab
+from tests.lab import Lab, everywhere, for_all, lab
 
 from strandline.engine.base import Platform
 from strandline.testing.events import Course, assert_sound, counted, distinct, events_of, fold
@@ -162,6 +162,7 @@ def tell(platform: Platform, story: Story) -> None:
         assert len(kept.rows) == len(distinct(events_of(told, story.course), story.course))
 
 
+@everywhere
 def test_any_order_and_any_batching_give_the_same_table(
     engine_name: str, platform: Platform
 ) -> None:

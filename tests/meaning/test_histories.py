@@ -31,9 +31,14 @@ SHAPES = [
     ]
     for mode in ("upsert", "scd2")
 ]
-EXAMPLES = {"pandas": 3, "spark": 1}  # per shape; `make soak` lives through many more
-# on Spark, where a past takes a quarter of a minute: every way of finding deletes and both modes; `make long` has all
+EXAMPLES = {"memory": 3, "pandas": 3, "spark": 1}  # per shape; `make soak` lives through many more
+# where a past takes longer than in memory: every way of finding deletes and both modes; `make long` has all
 ON_SPARK = [SHAPES[8], SHAPES[11], SHAPES[17]]
+
+
+def locally(shape: Shape) -> Any:
+    marks = [] if shape in ON_SPARK else [pytest.mark.long]
+    return pytest.param("pandas", shape, id=f"pandas-{shape}", marks=marks)
 
 
 def on_spark(shape: Shape) -> Any:
@@ -42,7 +47,8 @@ def on_spark(shape: Shape) -> Any:
 
 
 LIVED = [
-    *(pytest.param("pandas", shape, id=f"pandas-{shape}") for shape in SHAPES),
+    *(pytest.param("memory", shape, id=f"memory-{shape}") for shape in SHAPES),
+    *map(locally, SHAPES),
     *map(on_spark, SHAPES),
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.lab import for_all, lab
+from tests.lab import everywhere, for_all, lab
 
 from strandline.engine.base import Platform
 from strandline.testing.events import Sequenced, by_sequence
@@ -41,6 +41,7 @@ def _row(key: Any, dice: Random) -> Row:
     }
 
 
+@everywhere
 def test_older_rows_never_overwrite_newer_ones(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, batches(), counts=EXAMPLES)
     def _(told: list[list[Row]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from tests.lab import Lab, for_all, lab
+from tests.lab import Lab, everywhere, for_all, lab
 from tests.meaning.tables import Case, cases
 
 from strandline.engine.base import Platform
@@ -37,6 +37,8 @@ def check(result: NodeResult, expected: Outcome, found: Frame) -> None:
     assert result.status == ("success" if expected.commits else "unchanged")
 
 
+@everywhere
+@pytest.mark.long_on_spark
 def test_append_adds_every_row(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, cases(keyed=False))
     def _(case: Case) -> None:
@@ -49,6 +51,8 @@ def test_append_adds_every_row(engine_name: str, platform: Platform) -> None:
                 table = expected.after
 
 
+@everywhere
+@pytest.mark.long_on_spark
 def test_overwrite_replaces_the_table_when_it_differs(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, cases(keyed=False))
     def _(case: Case) -> None:
@@ -69,6 +73,7 @@ def upserts(draw: DrawFn, *, unique: bool = True) -> Case:
     return case
 
 
+@everywhere
 def test_upsert_keeps_one_row_per_key(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, upserts())
     def _(case: Case) -> None:
@@ -93,6 +98,19 @@ def visible(at: Lab, case: Case) -> Frame:
     for row in found.rows:
         assert row["_row_hash"] == oracle.row_hash(row, shown.columns)
     return shown
+
+
+def test_delete_insert_replaces_all_rows_of_a_key(engine_name: str, platform: Platform) -> None:
+    @for_all(engine_name, cases(keyed=True, unique=False))
+    def _(case: Case) -> None:
+        with lab(platform, {**case.write, "mode": "delete_insert", "keys": case.keys}) as at:
+            table: Frame | None = None
+            for batch in case.batches:
+                result = at.run(batch)
+                expected = oracle.delete_insert(table, enriched(batch, case, at), case.keys)
+                check(result, expected, at.table())
+                table = expected.after
+            assert at.again().version is None
 
 
 @pytest.mark.long_on_spark

@@ -31,9 +31,19 @@ MAY = {
     "lake": {"strategy.*", "sql.*"},
     "engine": {"lake.*", "strategy.*", "sql.*"},
     "control": {"sql.*", *PROTOCOLS},
+    "gold": {"config.*", "strategy.*", "sql.*"},
     "transform": {"config.*", "strategy.*", "sql.*", *PROTOCOLS},
-    "plan": {"config.*", "control.*", "strategy.*", "sql.*", *PROTOCOLS},
-    "batch": {"plan.*", "config.*", "control.*", "transform.*", "strategy.*", "sql.*", *PROTOCOLS},
+    "plan": {"config.*", "control.*", "gold.*", "strategy.*", "sql.*", *PROTOCOLS},
+    "batch": {
+        "plan.*",
+        "gold.*",
+        "config.*",
+        "control.*",
+        "transform.*",
+        "strategy.*",
+        "sql.*",
+        *PROTOCOLS,
+    },
 }
 MAY["run"] = {*MAY["batch"], "batch.*", "engine.*", "lake.*"}
 MAY["report"] = {*MAY["run"], "run.*"} - {"batch.*", "transform.*"}

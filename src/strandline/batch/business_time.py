@@ -171,7 +171,7 @@ def _come(
 ) -> tuple[exp.Query, Course, Fit, Book]:
     """The rows of the slice as events, how the table of events takes them, and the events there are as it does."""
     roles = compare.system_roles(job, state)
-    check_columns(job, rows, state, roles)
+    check_columns(job, rows, state, {**roles, **job.own_columns, **job.foreign_columns})
     if taken := next((n for n in events.ROLES.values() if n in rows.schema), None):
         raise TableError(
             f"{job.node.name}: the rows bring a column `{taken}`, which {book.table.label} keeps for itself",
@@ -278,7 +278,7 @@ def _question(job: Job, engine: Engine, course: Course, state: TableState | None
     keys = Schema(tuple(c for k in course.keys if (c := course.columns.get(k))))
     roles = {r: n for r, n in compare.system_roles(job, state).items() if r != "row_hash"}
     stored = {r: n for r, n in state.roles.items() if r != "row_hash"} if state else {}
-    target = compare.target_rows(job, engine, state, Fit(course.columns))
+    target = compare.compared_rows(job, engine, state, Fit(course.columns))
     keeping = Keeping(course.keys, roles, course.at, hard=course.hard)
     none = Relation("", keys)
     return Question(
@@ -388,7 +388,7 @@ def folded(
     """The change set that the chains of some keys make of a table."""
     roles = compare.system_roles(job, state)
     shape = shape_of(job, course.columns, job.target, state)
-    target = compare.target_rows(job, engine, state, shape)
+    target = compare.compared_rows(job, engine, state, shape)
     tree = fold.changes(
         fold.versions(touched.events, course), touched.keys, target, shape, course, roles
     )

@@ -145,6 +145,16 @@ def _check_kept(job: Job, state: TableState) -> None:
             f"it was written with mode: upsert, and mode: {write.mode} would not keep that up",
             hint="set the mode back, or write another table",
         )
+    if write.mode == "delete_insert" and "row_hash" in state.roles:
+        raise TableError(
+            f"{job.target.label} keeps one row of each key, with a hash: it was written with mode: upsert",
+            hint="set the mode back, or write another table",
+        )
+    if write.mode != "delete_insert" and job.past.memory.mode == "delete_insert" and write.keyed:
+        raise TableError(
+            f"{job.target.label} was written with mode: delete_insert, so it may hold several rows of a key",
+            hint="set the mode back, or write another table",
+        )
     before = job.past.memory.keys or write.keys
     if write.keyed and {k.casefold() for k in before} != {k.casefold() for k in write.keys}:
         raise TableError(

@@ -20,7 +20,8 @@ from strandline.types import Column, Relation, Schema, Table, TableState
 
 def shape_of(job: Job, rows: Schema, place: Table, state: TableState | None) -> Fit:
     """The columns that a table has after rows of these columns came, as the node and the format allow."""
-    stored = Stored(state.schema, state.system, state.required) if state else None
+    foreign = tuple(job.foreign_columns.values())  # found by strandline, whatever the rows bring
+    stored = Stored(state.schema, (*state.system, *foreign), state.required) if state else None
     write, limits = job.node.write, format_of(place).limits
     policy = Policy(limits, job.node.evolution, write.relax_not_null, METADATA)
     return fit(rows, stored, place.label, policy)

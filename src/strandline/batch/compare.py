@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import INFO, WARNING
 from typing import Any
 
@@ -21,17 +22,19 @@ from strandline.batch.metadata import metadata_columns, with_metadata, without_f
 from strandline.batch.read import Slice
 from strandline.config.model import NodeConfig
 from strandline.config.writes import instant
-from strandline.control.coverage import MissedKeys
+from strandline.control.coverage import MissedKeys, Pin
 from strandline.engine.base import Engine, LakeSource, Staged
 from strandline.errors import DuplicateKeys, ReadError, TableError, located
+from strandline.gold.dimension import ordinary
 from strandline.journal import log
-from strandline.plan.inputs import SOURCE_FILE
+from strandline.lake import describe
+from strandline.plan.inputs import SOURCE_FILE, table_of
 from strandline.plan.job import Job, feeds_snapshots
 from strandline.sql.expr import col, lit, named, negate, one_of, rows_of, select, table
 from strandline.sql.portable import family, parse
 from strandline.sql.tested import refuse_untested
 from strandline.sql.typing import spark_expression
-from strandline.strategy import announced, decisions
+from strandline.strategy import announced, decisions, groups
 from strandline.strategy import append as appending
 from strandline.strategy.absence import Absence
 from strandline.strategy.announced import ANNOUNCED
@@ -44,15 +47,18 @@ from strandline.strategy.changes import (
     evaluated,
     is_true,
     key_ranges,
+    living,
     measures,
     range_measures,
 )
 from strandline.strategy.duplicates import duplicates
 from strandline.strategy.fit import Fit
+from strandline.strategy.groups import Groups
+from strandline.strategy.quarantine import NOTHING_THERE, Standing
 from strandline.strategy.question import Keeping, Question
 from strandline.strategy.verdict import Verdict, judge
 from strandline.transform import registry
-from strandline.transform.registry import Detection, EngineContext
+from strandline.transform.registry import Detection, EngineContext, Rejected
 from strandline.transform.sql import run_query
 from strandline.types import Column, Counts, Relation, Schema, Snapshot, Table, TableState
 from strandline.words import agree, plural
@@ -68,6 +74,8 @@ class Transformed:
     by_file: bool = False  # does each row say which file it is from?
     presence: Absence | None = None  # where nothing looks for deletes: the keys that are back
     warnings: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = ()  # the rows that checks have put aside
+    said: tuple[str, ...] = ()  # what checks warn of
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,7 @@ class Reconciled:
     question: Question | None = None
     finding: Finding | None = None
     warnings: tuple[str, ...] = ()
+    groups: Groups | None = None  # of delete_insert: the rows behind the keys that are asked about
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,16 @@ class Landing:
 
 
 @dataclass(frozen=True)
+class Quarantine:
+    """What a batch does to the quarantine of its table, before its own commit."""
+
+    number: int  # the rows that the batch puts aside, be they there already or not
+    landing: Landing | None = None  # what it changes there; None: nothing
+    standing: Standing = NOTHING_THERE  # of the rows that were there before
+    state: TableState | None = None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """An evaluated and judged batch, ready to be applied."""
 
@@ -111,25 +130,43 @@ class Outcome:
     measured: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     events: Landing | None = None
+    quarantine: Quarantine | None = None
+    said: tuple[str, ...] = ()  # what checks warn of
     missed: MissedKeys | None = None  # the keys that the live source has, and no read brought
+    keys_given: int = 0  # the highest number that a sequence has given by then
+    dimensions: Mapping[str, Pin] = field(default_factory=dict)  # as facts were looked up in them
+    early: int = 0  # how many members a dimension lacks of which these facts know
 
 
 # --- transform ---------------------------------------------------------------------------------------------
 
 
-def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
+def transform(job: Job, engine: Engine, slice_: Slice, *, checking: bool = False) -> Transformed:
     """The registered steps, then the SQL, then the metadata columns."""
-    node, sources, found = job.node, dict(slice_.rows), None
+    node = job.node
+    context = context_of(job, engine, next(iter(slice_.rows.values())))
+    context = replace(context, checking=checking)
     files = node.write.metadata().source_file and any(i.read.path is not None for i in job.inputs)
     if node.transform and node.transform.steps:
-        alias, first = next(iter(sources.items()))
         carried = (SOURCE_FILE,) if files else ()
-        context = _steps(
-            node, EngineContext(engine, first, node.name, carried, now=job.clock.now), slice_.newest
-        )
+        context = _steps(node, replace(context, carried=carried), slice_.newest)
+    return completed(job, engine, slice_, context)
+
+
+def context_of(job: Job, engine: Engine, rows: Relation) -> EngineContext:
+    """Rows on their way through the steps of a node."""
+    lake = partial(lake_rows, job, engine)
+    return EngineContext(engine, rows, job.node.name, now=job.clock.now, lake=lake)
+
+
+def completed(job: Job, engine: Engine, slice_: Slice, context: EngineContext) -> Transformed:
+    """What comes after the steps: the SQL, and the metadata columns."""
+    node, sources = job.node, dict(slice_.rows)
+    files = node.write.metadata().source_file and any(i.read.path is not None for i in job.inputs)
+    if node.transform and node.transform.steps:
         unasked = without_file(node, job.inputs[0], context.rows)
         rows = context.rows if unasked is None else engine.query(unasked)
-        sources, found = {**sources, alias: rows}, context.detection
+        sources[next(iter(sources))] = rows
     if node.transformation_sql is not None:
         rows = run_tree(
             job, engine, parse(node.transformation_sql, f"{node.name}: transformation_sql"), sources
@@ -139,7 +176,25 @@ def transform(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     check_metadata(job, rows, slice_.rows)
     added = with_metadata(rows, metadata_columns(job), file=files)
     by_file = files and SOURCE_FILE in rows.schema
-    return Transformed(rows if added is None else engine.query(added), found, by_file=by_file)
+    return Transformed(
+        rows if added is None else engine.query(added),
+        context.detection,
+        by_file=by_file,
+        rejected=context.rejected,
+        said=context.said,
+    )
+
+
+def lake_rows(job: Job, engine: Engine, connection: str, name: str) -> Relation:
+    """The living rows of a lake table; of one that the same plan writes, as it would be."""
+    lake = table_of(job.project, connection, name)
+    if planned := job.planned.get(lake.location):
+        return engine.query(rows_of(planned.rows).where(living(planned.roles)))
+    state = describe(lake)
+    if state is None:
+        raise ReadError(f"there is no table {lake.label} yet", hint="run the node that writes it")
+    source = LakeSource(lake, state.version, where=living(state.roles))
+    return engine.scan(source).relation
 
 
 def run_tree(job: Job, engine: Engine, tree: exp.Expr, sources: Mapping[str, Relation]) -> Relation:
@@ -173,24 +228,27 @@ def reconcile(
     """What the slice means for the target, as a proposal; the target as it is now comes along."""
     rows = made.rows
     roles = system_roles(job, state)
-    check_columns(job, rows, state, roles)
+    check_columns(job, rows, state, {**roles, **job.own_columns, **job.foreign_columns})
     shape = shape_of(job, rows.schema, job.target, state)
     rows = as_fitted(engine, rows, shape)
-    target = target_rows(job, engine, state, shape)
+    target = compared_rows(job, engine, state, shape)
     parts, rows = partitioned(job, engine, rows, state)
     if not job.node.write.keyed:
         reread, said = _reread(job, slice_, replace(made, rows=rows), target)
         proposal = _unkeyed(job, rows, shape, Appending(parts, target is None, None, reread), roles)
+        if job.node.foreign_keys:  # its rows are looked up in dimensions before they are committed
+            proposal = replace(proposal, lazy=False)
         system = new_system(proposal.roles, state, {"batch_id": "bigint"})
         return Reconciled(shape, proposal, target, system, warnings=said)
     finding = deletes.find(job, engine, slice_, rows, made, state)
     gone = finding.gone if finding else None
     told = _announced(job, engine, rows)
+    keeping = _keeping(job, rows, roles)
     question = Question(
-        told if gone is None else engine.query(announced.announcing(told, gone)),
+        told,
         target,
         shape,
-        _keeping(job, rows, roles),
+        keeping,
         finding.absence if finding else made.presence,
         _condition(job, engine, shape.columns),
         unique=_unique(job.node),
@@ -199,14 +257,37 @@ def reconcile(
         announces=job.node.write.announces,
         sequence=job.node.write.sequence_by,
     )
+    behind = None
+    if job.node.write.mode == "delete_insert":
+        question, behind = _grouped(engine, question)
+    if gone is not None:
+        question = replace(question, rows=engine.query(announced.announcing(question.rows, gone)))
     proposal = decisions.proposal(question, parts)
+    if behind is not None:
+        columns = shape.columns.plus(*keeping.columns)
+        proposal = replace(proposal, columns=columns, lazy=False, drops=True)
     if (
-        job.node.change_log == "all"
+        job.node.change_log == "all" or job.own_columns or job.node.foreign_keys
     ):  # every change is recorded, so every change must be known before the commit
         proposal = replace(proposal, lazy=False)
-    types = {role: c.type for role, c in zip(roles, question.keeping.columns, strict=True)}
+    types = {role: c.type for role, c in zip(roles, keeping.columns, strict=True)}
     system = new_system(roles, state, types)
-    return Reconciled(shape, proposal, target, system, question, finding, made.warnings)
+    return Reconciled(shape, proposal, target, system, question, finding, made.warnings, behind)
+
+
+def _grouped(engine: Engine, q: Question) -> tuple[Question, Groups]:
+    """The question about rows as one about keys, and the rows behind these."""
+    rows = engine.query(groups.whole_rows(q.rows, q.fit))
+    behind = Groups(rows, q.target, q.fit.columns, tuple(q.keys))
+    keys = Schema((*q.keys, groups.DIFFERS))
+    a, target = q.absence, q.target
+    if target is not None:
+        limits = (a.scope, a.among) if a else (None, None)
+        target = engine.query(groups.stored(behind, q.stored, *limits))
+        scope, among = groups.limits_of(*limits)
+        a = replace(a, scope=scope, among=among) if a else None
+    asked = engine.query(groups.asked(behind))
+    return replace(q, rows=asked, target=target, fit=Fit(keys), absence=a, unique=True), behind
 
 
 def partitioned(
@@ -316,7 +397,8 @@ def system_roles(job: Job, state: TableState | None) -> dict[str, str]:
     if config and config.soft_delete_col and "soft_delete_col" in config.model_fields_set:
         names["deleted"] = config.soft_delete_col
     stored = state.roles if state else {}
-    wanted = ["row_hash"] if (write.row_hash if state is None else "row_hash" in stored) else []
+    hashed = write.row_hash if state is None else "row_hash" in stored
+    wanted = ["row_hash"] if hashed and write.mode != "delete_insert" else []
     if write.mode == "scd2":
         wanted += ["valid_from", "valid_to", "is_current", "deleted", "last_seen"]
     elif (
@@ -367,7 +449,20 @@ def target_rows(
     if state is None:
         return None
     rows = engine.scan(LakeSource(job.target, state.version)).relation
-    return rows if shape is None else widened(engine, rows, shape.columns, state.roles)
+    if shape is None:
+        return rows
+    return widened(engine, rows, shape.columns, {**state.roles, **job.foreign_columns})
+
+
+def compared_rows(
+    job: Job, engine: Engine, state: TableState | None, shape: Fit | None = None
+) -> Relation | None:
+    """The rows of the target that the source may have brought: its default members are not compared."""
+    rows = target_rows(job, engine, state, shape)
+    where = ordinary(state.roles) if state else None
+    if rows is None or where is None:
+        return rows
+    return engine.query(rows_of(rows).where(where))
 
 
 def spelled(rows: Relation, names: Sequence[str]) -> list[str]:
@@ -380,7 +475,7 @@ def _unique(node: NodeConfig) -> bool:
     steps = [
         s
         for s in (node.transform.steps if node.transform else [])
-        if s.operation != "detect_deletes"
+        if s.operation not in ("detect_deletes", "validate")
     ]
     if not steps or node.transformation_sql is not None or steps[-1].operation != "deduplicate":
         return False
@@ -451,12 +546,13 @@ def _evaluate_keyed(
     verdict, told = judged(job, made.finding, staged.measures)
     applied, warnings = verdict is None or verdict.applied, [*warnings, *told]
     counts = decisions.counts_of(staged.measures, q.keeping, applied=applied)
+    additions = engine.query(decisions.additions(staged.relation, q, applied=applied))
+    if made.groups is not None:
+        counts, additions = _ungrouped(engine, made.groups, additions, q, counts)
     if verdict and verdict.kind == "hold":
         counts = replace(counts, held=counts.held + verdict.found)
-    written = decisions.additions(staged.relation, q, applied=applied)
     if verdict and verdict.kind == "refuse":
-        counts, written = Counts(), written.where(exp.false())
-    additions = engine.query(written)
+        counts, additions = Counts(), engine.query(rows_of(additions).where(exp.false()))
     if q.keeping.hard and q.keeping.history and counts.deleted:
         whole = rows_of(additions).where(exp.NEQ(this=col(ACTION), expression=lit("delete")))
         gone = decisions.all_versions(additions, q)
@@ -465,6 +561,16 @@ def _evaluate_keyed(
     return Outcome(
         slice_, rows, made, changes, verdict, staged.relation, staged.measures, tuple(warnings)
     )
+
+
+def _ungrouped(
+    engine: Engine, behind: Groups, decided: Relation, q: Question, counts: Counts
+) -> tuple[Counts, Relation]:
+    """The rows of the keys that were decided on, and how many they are."""
+    found = engine.fetch(groups.counted(decided, behind))[0]
+    named_ = ("inserted", "updated", "reopened", "deleted")
+    counts = replace(counts, **dict(zip(named_, (int(n or 0) for n in found), strict=True)))
+    return counts, engine.query(groups.additions(decided, behind, q.keeping.roles))
 
 
 def _twice(engine: Engine, q: Question, staged: Staged) -> bool:

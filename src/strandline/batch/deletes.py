@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from strandline.batch.open_notes import open_notes
 from strandline.batch.read import Slice, count, stored_rows
+from strandline.batch.rejected import with_rejected_keys
 from strandline.batch.target_filter import target_filter
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.increments import duration
@@ -23,11 +24,14 @@ from strandline.plan.watermark import decided_by, in_the_future
 from strandline.sql import key_runs
 from strandline.sql.expr import (
     all_of,
+    case,
     col,
     count_where,
     is_null,
+    lit,
     named,
     negate,
+    one_of,
     rows_of,
     select,
     table,
@@ -39,7 +43,7 @@ from strandline.strategy.absence import Absence, Telling, partition_scope, windo
 from strandline.strategy.announced import held_keys, together
 from strandline.strategy.changes import living
 from strandline.transform.lineage import rewritten, through_steps
-from strandline.transform.registry import Detection
+from strandline.transform.registry import Detection, Rejected
 from strandline.types import Changes, LiveKeys, Relation, Snapshot, TableState, Window
 
 FIRST_RUN = (
@@ -47,6 +51,12 @@ FIRST_RUN = (
     "No deletes will be inferred. This is expected on first run."
 )
 NULL_MARKS = "Records with NULL values in watermark columns will NOT be considered for deletion."
+
+
+UNKNOWN_KEYS = (
+    "rows are in quarantine, and steps after the check compute their keys, so no deletes are inferred in this run: "
+    "put the check behind the steps that make the keys"
+)
 
 
 Empty = Callable[[Mapping[str, Any]], bool]
@@ -80,6 +90,10 @@ class _Look:
     at_step: Relation  # as they were where deletes are looked for
     state: TableState | None
     warnings: list[str] = field(default_factory=list)
+    present: Relation | None = (
+        None  # the keys of the rows to write, and of those that were put aside
+    )
+    unknown: bool = False  # rows were put aside, and it is not known which keys they have
 
     def warn(self, text: str) -> None:
         log.warning("%s: %s", self.job.node.name, text)
@@ -97,6 +111,7 @@ def find(
         job, engine, config, slice_, rows, step.rows if step else _raw(slice_, rows, config), state
     )
     _refuse_other_keys(look)
+    _with_rejected(look, made.rejected)
     match config.mode:
         case DeleteDetectionMode.SNAPSHOT_DIFF:
             absence, empty = _snapshot(look)
@@ -121,6 +136,9 @@ class Made(Protocol):
     @property
     def gone(self) -> Relation | None: ...
 
+    @property
+    def rejected(self) -> Sequence[Rejected]: ...
+
 
 def _raw(slice_: Slice, rows: Relation, config: DeleteDetectionConfig) -> Relation:
     """The whole slice as it was read, when it has the keys; else the rows to write."""
@@ -142,6 +160,22 @@ def _refuse_other_keys(look: _Look) -> None:
         )
 
 
+def _with_rejected(look: _Look, rejected: Sequence[Rejected]) -> None:
+    """Rows that checks have put aside were in the source: their keys are not missing."""
+    node, (before, after) = look.job.node, (_position(look.job) or None, None)
+    keys = look.config.keys or node.write.keys
+    step: Relation | None = look.at_step
+    if (
+        before is not None or look.at_step.name == look.rows.name
+    ):  # else all rows are there, as they were read
+        step = with_rejected_keys(look.job, look.engine, look.at_step, rejected, keys, before)
+    rows = with_rejected_keys(look.job, look.engine, look.rows, rejected, keys, after)
+    look.unknown = step is None or rows is None
+    look.at_step, look.present = step or look.at_step, rows or look.rows
+    if look.unknown:
+        look.warn(UNKNOWN_KEYS)
+
+
 def _position(job: Job) -> int:
     """The number of steps up to where deletes are looked for; 0 without a step for it."""
     steps = job.node.transform.steps if job.node.transform else []
@@ -153,18 +187,34 @@ def _absence(
     look: _Look, evidence: Telling, *, scope: exp.Expr | None, fresh: bool = True
 ) -> Absence:
     among = target_filter(look.job, look.engine, look.state)
+    if look.unknown and not isinstance(evidence, LiveKeys):
+        scope = exp.false()
     parts = [p for p in (scope, among) if p is not None]
     past = look.job.past
     noted = past.memory.notes and past.notebook is not None
+    notes = open_notes(look.engine, past.notebook, look.job) if noted and past.notebook else None
     return Absence(
         evidence,
         seen=None if evidence.rows.name == look.rows.name else evidence.rows,
         scope=all_of(parts) if parts else None,
         among=among,
-        notes=open_notes(look.engine, past.notebook, look.job) if noted and past.notebook else None,
+        notes=_with_approved(look, notes) if notes else None,
         confirm=look.config.confirm_runs,
         fresh=fresh,
         approved=past.approved,
+    )
+
+
+def _with_approved(look: _Look, notes: Relation) -> Relation:
+    """The notes, of which only those with the approved keys are still called by their run."""
+    keys = look.job.past.approved_keys
+    if keys is None:
+        return notes
+    other = exp.DPipe(this=col("run_id"), expression=lit(" "), safe=False)
+    run = case((one_of(col("key_hash"), sorted(keys)), col("run_id")), default=other)
+    names = [n for n in notes.schema.names if n != "run_id"]
+    return look.engine.query(
+        select(*map(col, names), named(run, "run_id")).from_(table(notes.name))
     )
 
 
@@ -272,7 +322,8 @@ def _fed(look: _Look, gone: Relation | None) -> Finding:
         strict |= {"on_empty_source": "error"} if look.config.on_empty_source == "hold" else {}
         look.config = look.config.model_copy(update=strict)
     if followed is not None and isinstance(evidence, Snapshot):
-        absence = replace(_absence(look, evidence.over(look.rows), scope=None), result=True)
+        there = look.present or look.rows
+        absence = replace(_absence(look, evidence.over(there), scope=None), result=True)
         return Finding(
             look.config, absence, lambda measured: not measured["came"], tuple(look.warnings)
         )

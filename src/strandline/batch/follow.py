@@ -20,6 +20,7 @@ from strandline.batch import compare, read
 from strandline.batch.compare import Transformed
 from strandline.batch.presence import with_presence
 from strandline.batch.read import Followed, Slice, count, lake_of
+from strandline.batch.rejected import only_of_keys, with_rejected_keys
 from strandline.batch.sources import QUIET, Moved, Sources
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.coverage import Coverage
@@ -110,7 +111,12 @@ def recipe(job: Job) -> str:
 def _seen_rows(input_: Input) -> list[object]:
     """Which rows of a lake table count."""
     told = input_.read.system_columns
-    return [input_.read.with_deleted, input_.read.versions == "all", told.names() if told else None]
+    found: list[object] = [
+        input_.read.with_deleted,
+        input_.read.versions == "all",
+        told.names() if told else None,
+    ]
+    return [*found, "members"] if input_.read.include_members else found
 
 
 def _choice(input_: Input) -> list[str] | None:
@@ -245,7 +251,11 @@ def _incremental(job: Job, sources: Sources) -> _Way:
         return _Way("keys", query=query)
     keys = _origins(job, passing.columns, query)
     primary = _primary(only, keys)
-    apart = bool(primary) and all(set(primary) <= by for by in passing.deduplicated)
+    apart = (
+        job.node.write.mode != "delete_insert"
+        and bool(primary)
+        and all(set(primary) <= by for by in passing.deduplicated)
+    )
     chosen = bool(passing.deduplicated or (only.read.feed and only.read.feed.deduplication_columns))
     if apart and set(primary) <= set(keys) and (query is None or query.row_by_row):
         return _Way(
@@ -345,7 +355,8 @@ def _once(sources: Sources, input_: Input, rows: Relation) -> Relation:
 def _unique(job: Job, input_: Input, primary: Sequence[str]) -> bool:
     """Does a node of this project see to it that a key has one row?"""
     writer = job.writer(lake_of(job, input_))
-    if writer is None or not writer.write.keyed or input_.read.versions == "all":
+    several = writer is not None and writer.write.mode == "delete_insert"
+    if writer is None or several or not writer.write.keyed or input_.read.versions == "all":
         return False
     return {k.casefold() for k in writer.write.keys} <= {k.casefold() for k in primary}
 
@@ -360,10 +371,10 @@ def transform(job: Job, engine: Engine, slice_: Slice, state: TableState | None)
 
 def _transformed(job: Job, engine: Engine, slice_: Slice) -> Transformed:
     if not isinstance(slice_, FollowedSlice) or slice_.way.how in ("first", "recompute", "quiet"):
-        return compare.transform(job, engine, slice_)
+        return compare.transform(job, engine, slice_, checking=True)
     if slice_.way.how == "keys":
         return _by_keys(job, engine, slice_)
-    made = compare.transform(job, engine, slice_)
+    made = compare.transform(job, engine, slice_, checking=True)
     (input_,) = [i for i in job.inputs if i.read.feed]
     moved = slice_.moved[input_.alias]
     if not moved.went or not _applies(job):
@@ -372,7 +383,7 @@ def _transformed(job: Job, engine: Engine, slice_: Slice) -> Transformed:
         slice_, rows={**slice_.rows, input_.alias: slice_.sources.side(input_, moved, -1)}
     )
     old = compare.transform(job, engine, went).rows
-    return replace(made, gone=_gone(job, engine, old, made.rows))
+    return replace(made, gone=_left(job, engine, old, made))
 
 
 def _applies(job: Job) -> bool:
@@ -383,12 +394,21 @@ def _applies(job: Job) -> bool:
 def _by_keys(job: Job, engine: Engine, slice_: FollowedSlice) -> Transformed:
     """All keys that may be affected, their rows as the sources are now, and those without one."""
     affected = _affected(job, engine, slice_)
-    made = compare.transform(job, engine, slice_)
+    made = compare.transform(job, engine, slice_, checking=True)
     keys = [c.name for k in job.node.write.keys if (c := made.rows.schema.get(k))]
     rows = engine.query(rows_of(made.rows).where(_among(affected, made.rows, keys)))
-    return replace(
-        made, rows=rows, gone=_gone(job, engine, affected, rows) if _applies(job) else None
-    )
+    aside = only_of_keys(job, engine, made.rejected, affected, keys)
+    made = replace(made, rows=rows, rejected=aside)
+    return replace(made, gone=_left(job, engine, affected, made) if _applies(job) else None)
+
+
+def _left(job: Job, engine: Engine, old: Relation, made: Transformed) -> Relation:
+    """The keys that were there and have no row any more; one that was put aside has a row."""
+    keys = job.node.write.keys
+    there = with_rejected_keys(job, engine, made.rows, made.rejected, keys, None)
+    if there is None:
+        return engine.query(rows_of(_gone(job, engine, old, made.rows)).where(exp.false()))
+    return _gone(job, engine, old, there)
 
 
 def _affected(job: Job, engine: Engine, slice_: FollowedSlice) -> Relation:

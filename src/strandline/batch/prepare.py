@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 
 from strandline.batch import business_time, columns, compare, follow, read, target_filter
 from strandline.batch.checks import check_required, checked_rewrite
-from strandline.batch.compare import Landing, Outcome
+from strandline.batch.compare import Landing, Outcome, Quarantine, Transformed
 from strandline.batch.missed import with_missed
 from strandline.batch.notes import change_rows, evidence, sample_deletes
+from strandline.batch.quarantine import put_aside
+from strandline.batch.read import Slice
+from strandline.batch.release import released
+from strandline.batch.star import check_weights, dressed, facts_of, with_facts, with_weights
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
@@ -27,7 +31,7 @@ from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals, after, measures
 from strandline.strategy.evolution import change_to_json
 from strandline.strategy.verdict import Verdict
-from strandline.types import Counts, TableState, Token
+from strandline.types import Counts, Table, TableState, Token
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
 """Ways of finding deletes that do not look at every row of the table."""
@@ -45,8 +49,10 @@ class Ready:
     warnings: Sequence[str] = ()
     duplicates: Callable[[], StrandlineError] = lambda: DuplicateKeys([], 0, [])
     events: Landing | None = None  # what a history in business time commits first
+    quarantine: Quarantine | None = None  # what the batch does to the rows that checks put aside
     recovery: str | None = None  # its events landed before: what is told of the runner that died
     verdict: Verdict | None = None  # on the deletes that were found; a refused batch does not land
+    early: int = 0  # members that these facts know and a dimension lacks: a run adds them first
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,9 @@ class Entry:
                 f"{self.name}: {job.target.label} was at version {_seen(then)}, and is at {_seen(now)}"
             )
         if events := self.ready.events:
-            there = describe(events.table)
-            then, now = ((s.table_id, s.version) if s else None for s in (events.state, there))
-            if then != now:
-                raise StalePlan(
-                    f"{self.name}: {events.table.label} was at {_seen(then)}, and is at {_seen(now)}"
-                )
+            self._still(events.table, events.state)
+        if aside := self.ready.quarantine:
+            self._still(job.quarantine, aside.state)
         for input_ in job.inputs:
             pin = self.ready.coverage.sources.get(input_.key)
             lake = describe(read.lake_of(job, input_)) if pin else None
@@ -86,6 +89,14 @@ class Entry:
                 raise StalePlan(
                     f"{self.name}: {input_.label} was at version {pin.version}, and is at {_seen(now)}"
                 )
+
+    def _still(self, place: Table, planned: TableState | None) -> None:
+        """A table beside the target is what it was when the plan was made."""
+        then, now = ((s.table_id, s.version) if s else None for s in (planned, describe(place)))
+        if then != now:
+            raise StalePlan(
+                f"{self.name}: {place.label} was at version {_seen(then)}, and is at {_seen(now)}"
+            )
 
     def coverage(self, job: Job) -> Coverage:
         """What the batch covers, with the versions of the sources that the same plan has written by now."""
@@ -107,10 +118,11 @@ def prepare(job: Job, engine: Engine, state: TableState | None) -> Outcome:
     for told in job.past.said:
         log.warning("%s: %s", job.node.name, told)
     try:
-        outcome = with_missed(job, engine, _still_held(job, _judged(job, engine, state)))
-        outcome = replace(
-            outcome, warnings=(*job.past.said, *outcome.slice.said, *outcome.warnings)
-        )
+        outcome = dressed(job, engine, _judged(job, engine, state), state)
+        check_weights(job, engine, outcome, state)
+        outcome = with_missed(job, engine, _still_held(job, outcome))
+        said = (*job.past.said, *outcome.slice.said, *outcome.said)
+        outcome = replace(outcome, warnings=(*said, *outcome.warnings))
         outcome = _evolved(job, engine, state, outcome)
         check_required(job, engine, state, outcome.changes, outcome.made.fit.kept)
     except TransformError as e:
@@ -144,12 +156,26 @@ def _still_held(job: Job, outcome: Outcome) -> Outcome:
 
 
 def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
+    name, chosen = job.node.name, None
+    if job.past.release is not None:
+        with step(name, "transform"):
+            slice_, transformed, chosen = released(job, engine)
+    else:
+        with step(name, "read"):
+            slice_ = follow.read_or_follow(job, engine, state)
+        point("read.after", name)
+        with step(name, "transform"):
+            transformed = with_weights(job, engine, follow.transform(job, engine, slice_, state))
+    with step(name, "set aside"):
+        aside = put_aside(job, engine, slice_, transformed, chosen)
+    outcome = _compared(job, engine, slice_, transformed, state)
+    return replace(outcome, quarantine=aside, said=transformed.said)
+
+
+def _compared(
+    job: Job, engine: Engine, slice_: Slice, transformed: Transformed, state: TableState | None
+) -> Outcome:
     name = job.node.name
-    with step(name, "read"):
-        slice_ = follow.read_or_follow(job, engine, state)
-    point("read.after", name)
-    with step(name, "transform"):
-        transformed = follow.transform(job, engine, slice_, state)
     if job.events is not None:
         with step(name, "fold"):
             return business_time.prepare(job, engine, slice_, transformed, state)
@@ -173,7 +199,7 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
     looked = bool(outcome.measured)
     return replace(
         outcome.slice.coverage,
-        reads=tuple(sorted(i.label for i in job.inputs)),
+        reads=tuple(sorted(job.reads)),
         origins=tuple(job.origins),
         mode=job.node.write.mode,
         keys=tuple(job.keys) if keyed else None,
@@ -187,6 +213,9 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
         since=memory.since if memory.known else job.batch,
         before=job.past.before,
         missed=outcome.missed,
+        keys_given=max(outcome.keys_given, memory.keys_given),
+        sources={**outcome.slice.coverage.sources, **outcome.dimensions},
+        quarantined=outcome.quarantine.number if outcome.quarantine else 0,
     )
 
 
@@ -222,7 +251,9 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         outcome.warnings,
         lambda: compare.duplicate_keys(engine, outcome.rows, keys),
         outcome.events,
+        outcome.quarantine,
         verdict=outcome.verdict,
+        early=outcome.early,
     )
 
 
@@ -247,14 +278,17 @@ def plan_node(
     """What a run would do to this node's table, and the table as it would be; nothing is written."""
     began = time.monotonic()
     outcome = prepare(job, engine, state)
+    if job.node.foreign_keys:
+        outcome = with_facts(job, engine, outcome, state, facts_of(job, engine, outcome))
     changes, verdict = outcome.changes, outcome.verdict
     if changes.counts is None:
         changes = _counted(job, engine, outcome)
     refusal = verdict.refusal if verdict else None
     counts = Counts() if refusal else changes.counts or Counts()
-    done: Status = (
-        "held" if counts.held else "success" if counts.any or state is None else "unchanged"
-    )
+    aside = outcome.quarantine
+    counts = replace(counts, quarantined=aside.number if aside and not refusal else 0)
+    does = counts.any or state is None or bool(aside and aside.landing)
+    done: Status = "held" if counts.held else "success" if does else "unchanged"
     result = PlannedNode(
         job.node.name,
         "failed" if refusal else done,

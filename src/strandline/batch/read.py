@@ -25,15 +25,26 @@ from strandline.batch.watermark import (
 from strandline.config.connections import FilesConnection
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.config.model import NodeConfig
+from strandline.config.star import CalendarConfig
 from strandline.control.coverage import Coverage, FilesRead, Pin
 from strandline.engine.base import Engine, FileSource, LakeSource, Scan, Source, SqlSource
 from strandline.engine.sources.files import Found, fingerprint, listed, single
 from strandline.errors import ReadError, located
+from strandline.gold.calendar import calendar_sql
 from strandline.lake import describe
 from strandline.plan.inputs import Input, is_lake, source_of, table_of
 from strandline.plan.job import Feed, Job
-from strandline.plan.views import by_last, check_view, chosen, hidden, last_versions
+from strandline.plan.views import (
+    by_last,
+    check_view,
+    chosen,
+    hidden,
+    last_versions,
+    members_left_out,
+)
 from strandline.sql.expr import all_of, cast, col, eq, lit, named, rows_of, select, table
+from strandline.sql.portable import parse
+from strandline.transform.sql import run_query
 from strandline.types import Changes, Increment, Relation, Snapshot, Table, TableState, Window
 
 FILES = "_modified_at"  # the mark of files that are read by the time they were written
@@ -133,6 +144,8 @@ def pin(job: Job, state: TableState, feed: Feed | None) -> Pin:
 
 def read_sources(job: Job, engine: Engine) -> Slice:
     """Scan every source; lake tables at the version they have now, limited reads once and for all."""
+    if job.node.calendar is not None:
+        return _calendar(job, engine, job.node.calendar)
     found = {i.alias: (i, _read(job, engine, i)) for i in job.inputs}
     sources = {i.label: pin(job, r.state, r.feed) for i, r in found.values() if r.state is not None}
     versions = {i.label: r.state.version for i, r in found.values() if r.state is not None}
@@ -162,6 +175,16 @@ def read_sources(job: Job, engine: Engine) -> Slice:
         said=only.progress.said,
     )
     return replace(made, arrived=only.arrived, newest=only.newest)
+
+
+def _calendar(job: Job, engine: Engine, config: CalendarConfig) -> Slice:
+    """The days of a calendar, which no source brings."""
+    where = f"{job.node.name}: calendar"
+    rows = run_query(engine, parse(calendar_sql(config), where), {}, where, job.clock.now)
+    coverage = Coverage(kind="full", digest=job.digest)
+    return Slice(
+        {"source": rows}, [Scan(rows, lambda: count(engine, rows))], {}, coverage, Snapshot(rows)
+    )
 
 
 def _together(found: Sequence[Snapshot | Window | Increment]) -> Snapshot | Window | Increment:
@@ -264,7 +287,16 @@ def stored_rows(
     scan = engine.scan(LakeSource(lake, state.version))
     keys = keys_of(job, input_, state.roles)
     return replace(
-        scan, relation=engine.query(last_versions(scan.relation, state.roles, keys, unseen))
+        scan,
+        relation=engine.query(
+            last_versions(
+                scan.relation,
+                state.roles,
+                keys,
+                unseen,
+                members_left_out(input_.read, state.roles),
+            )
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from strandline import __version__
-from strandline.cli import demo, doctor, holds, look, projects, records, runs, undoing
+from strandline.cli import demo, doctor, holds, look, projects, records, rows, runs, undoing
 from strandline.cli.talk import Talk, gave_up
 
 app = typer.Typer(
@@ -29,6 +29,9 @@ app.command()(doctor.doctor)
 app.command()(look.graph)
 app.command("compile")(look.compile_)
 app.command()(look.schema)
+app.command()(rows.show)
+app.command()(rows.holds)
+app.add_typer(rows.quarantine, name="quarantine")
 
 
 @app.callback(invoke_without_command=True)

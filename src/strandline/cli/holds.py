@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cli.options import HERE, Debug, Engine, Json, ProjectDir, Quiet
+from strandline.cli.rows import KeysFile, NodeOption, keys_in
 from strandline.cli.runs import held_by, starting
 from strandline.cli.talk import Talk
 from strandline.cli.text import clean, instant
 from strandline.errors import UsageError
-from strandline.words import plural
+from strandline.words import agree, plural
 
 if TYPE_CHECKING:
     from strandline.report.explain import Event, Story
@@ -27,9 +28,14 @@ Key = Annotated[
 _COLOURS = {"deleted": "red", "held": "yellow", "revived": "green", "inserted": "green"}
 
 
-def approve(
+def approve(  # noqa: PLR0913, PLR0917 – one argument for each option
     run: RunId,
     project_dir: ProjectDir = HERE,
+    node: NodeOption = None,
+    keys: KeysFile = None,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="Also run the nodes that depend on theirs.")
+    ] = False,
     engine: Engine = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -38,11 +44,16 @@ def approve(
     """Apply the deletes that a run holds, as far as their keys are still missing."""
     with Talk(json, quiet, debug).guard() as talk:
         from strandline.cli.progress import Progress
+        from strandline.run.decide import Choice
 
         project = talk.load(project_dir, engine)
+        choice = Choice(node, keys_in(keys) if keys else None)
         names = [n for n in project.graph.order if n in project.holds()]
+        names += project.downstream(names) if downstream else []
         with Progress(talk, names, starting=starting(project)) as progress:
-            result = project.approve(run, observer=progress, debug=debug)
+            result = project.approve(
+                run, choice, downstream=downstream, observer=progress, debug=debug
+            )
         deleted = sum(n.deleted for n in result.nodes)
         still = held_by(project).get(run, 0) if result.status == "failed" else 0
         if deleted or not still:
@@ -51,22 +62,33 @@ def approve(
             talk.say(
                 f"\n{plural(still, 'delete')} still held by run {run}; this was run {result.run_id}"
             )
-        talk.data(result.as_dict())
+        after = [] if downstream else project.downstream(n.name for n in result.nodes if n.deleted)
+        if after:
+            talk.say(
+                f"{', '.join(after)} {agree(len(after), 'depends', 'depend')} on it: "
+                f"strandline run --select {','.join(after)}"
+            )
+        talk.data({**result.as_dict(), "downstream": after})
         return result.exit_code
 
 
 def reject(
     run: RunId,
     project_dir: ProjectDir = HERE,
+    node: NodeOption = None,
+    keys: KeysFile = None,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> int:
     """Leave the deletes that a run holds alone, until their keys are seen again and go missing anew."""
     with Talk(json, quiet, debug).guard() as talk:
-        result = talk.load(project_dir).reject(run)
-        for node in result.nodes:
-            talk.answer(f"{node.name}: {node.warnings[0]}")
+        from strandline.run.decide import Choice
+
+        choice = Choice(node, keys_in(keys) if keys else None)
+        result = talk.load(project_dir).reject(run, choice)
+        for found in result.nodes:
+            talk.answer(f"{found.name}: {found.warnings[0]}")
         talk.data(result.as_dict())
         return 0
 

@@ -66,7 +66,13 @@ class NodeLines:
     def details(self, r: NodeResult) -> list[str]:
         """What stands below a node's line: what else was counted, its warnings, its error and the way out."""
         more = [
-            f"{count(n)} {word}" for n, word in ((r.reopened, "reopened"), (r.held, "held")) if n
+            f"{count(n)} {word}"
+            for n, word in (
+                (r.reopened, "reopened"),
+                (r.held, "held"),
+                (r.quarantined, "in quarantine"),
+            )
+            if n
         ]
         lines = indented(", ".join(more), self.talk.width) if more else []
         for warning in r.warnings:
@@ -234,4 +240,6 @@ def summary(results: Sequence[NodeResult]) -> tuple[str, str]:
     for word in ("reopened", "held"):  # rare, so said only when there are any
         if n := sum(getattr(r, word) for r in results):
             sums[word] = n
+    if n := sum(r.quarantined for r in results):
+        sums["in quarantine"] = n
     return nodes, ", ".join(f"{n:,} {word}" for word, n in sums.items())

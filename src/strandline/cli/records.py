@@ -243,7 +243,10 @@ def _print_batches(
         back = batch.takes_back and f"takes back run {batch.takes_back}"
         by = undone.get((batch.run_id, batch.node)) if batch.recorded else None
         held = f"{count(batch.held)} held" if batch.held else None
-        for note in filter(None, (batch.error, held, back, by and f"taken back by run {by}")):
+        aside = f"{count(batch.quarantined)} in quarantine" if batch.quarantined else None
+        for note in filter(
+            None, (batch.error, held, aside, back, by and f"taken back by run {by}")
+        ):
             for text in indented(note, talk.width):
                 talk.answer(text, failure=failed)
 

@@ -158,6 +158,8 @@ def _foreseen(result: PlanResult) -> str:
         would += f" {plural(len(failed) + len(skipped), 'node')} could not be planned."
     elif skipped:
         would += f" {plural(len(skipped), 'node')} would be skipped."
+    if aside := sum(n.quarantined for n in result.nodes):
+        would += f" {plural(aside, 'row')} would be put into quarantine."
     if held := sum(n.held for n in result.nodes):
         would += f" {plural(held, 'delete')} would be held."
     return f"{would} Nothing was written."

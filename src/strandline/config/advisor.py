@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from strandline.config.connections import LakeConnection, SqlConnection
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
+from strandline.config.expectation_advice import quarantining
 from strandline.config.extract_advice import extract_advice
 from strandline.config.feed_advice import detection_advice, feed_advice
 from strandline.config.missed_advice import missed_advice
@@ -241,6 +242,14 @@ def _snapshot_mistakes(parts: Parts, lineage: _Lineage, finder: _Finder) -> Iter
         hint = f"{_compare(parts, upstream)}, or mode: watermark_window in a node that reads the source itself"
         yield Mistake(finder.loc, message, hint)
         return
+    if hiding := lineage.hiding(read):
+        message = (
+            f"mode: snapshot_diff needs full extracts, and node `{hiding.name}` puts rows of `{read.table}` into "
+            "quarantine: they would count as deleted"
+        )
+        hint = "put that check into this node: a row that it puts aside there does not count as deleted"
+        yield Mistake(finder.loc, message, hint)
+        return
     if several := list(extract_advice(finder.loc, read, lineage.writer)):
         yield from several
         return
@@ -357,6 +366,19 @@ class _Lineage:
                 if upstream.limited or (upstream.feed and node.write and not node.write.keyed):
                     return node, upstream
                 pending.append(upstream)
+        return None
+
+    def hiding(self, read: ReadConfig) -> NodeParts | None:
+        """The nearest node before a read that puts rows aside, so that its table lacks them."""
+        pending, seen = [read], set()
+        while pending:
+            node = self.writer(pending.pop(0))
+            if node is None or node.loc in seen or node.write is None or node.write.keyed:
+                continue  # a table with keys keeps the last good row
+            if quarantining(node.steps):
+                return node
+            seen.add(node.loc)
+            pending += [upstream for _, upstream in node.reads]
         return None
 
     def _location(self, connection: str, table: str | None) -> str | None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from strandline.config.connections import FilesConnection, SqlConnection
+from strandline.config.expectation_advice import texts_of
 from strandline.config.parts import NodeParts, Parts
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import SqlError, parse_select, unknown_qualifiers, unknown_tables
@@ -52,6 +53,9 @@ def _texts(node: NodeParts) -> Iterator[tuple[Loc, str]]:
         match step.operation, step.params:
             case "sql", {"query": str(sql)}:
                 yield (*loc, "params", "query"), sql
+            case "validate", {"expectations": list(expectations)}:
+                for at, name, sql in texts_of(expectations):
+                    yield (*loc, "params", "expectations", at, name), sql
             case "filter", {"condition": str(sql)}:
                 yield (*loc, "params", "condition"), sql
             case "derive", {"columns": dict(columns)}:

@@ -13,6 +13,7 @@ from strandline.config.advisor import advice
 from strandline.config.aliases import sql_mistakes
 from strandline.config.catalogs import CatalogConfig
 from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
+from strandline.config.expectation_advice import expectation_advice, quarantining
 from strandline.config.messages import mistakes_of
 from strandline.config.parts import KINDS, AnyConnection, NodeParts, Parts, connection_of
 from strandline.config.positions import Loc, Mistake
@@ -29,8 +30,9 @@ from strandline.config.resolve import (
     remote,
     unseen,
 )
+from strandline.config.star_check import star_mistakes
 from strandline.config.urls import literal_password
-from strandline.config.writes import EVENTS
+from strandline.config.writes import EVENTS, QUARANTINE
 from strandline.errors import did_you_mean
 
 _URL = re.compile(r"^[A-Za-z]\w*(\+\w+)?://|^jdbc:\w+:")
@@ -49,7 +51,9 @@ def check(parts: Parts) -> Iterator[Mistake]:
         for loc, read in node.reads:
             yield from _read_mistakes(parts, loc, read)
         yield from _step_mistakes(node)
+        yield from expectation_advice(parts, node)
         yield from sql_mistakes(parts, node)
+        yield from star_mistakes(parts, node)
     yield from advice(parts)
 
 
@@ -249,6 +253,9 @@ def _table_mistakes(parts: Parts) -> Iterator[Mistake]:
             if node.write.effective_at and not outside:
                 beside = place(found, node.write.table + EVENTS, parts.root)
                 yield from written.add((*loc, "effective_at"), beside, node.name)
+            if not outside and (at := quarantining(node.steps)):
+                beside = place(found, node.write.table + QUARANTINE, parts.root)
+                yield from written.add(at, beside, node.name)
         elif found:
             yield _wrong_kind((*loc, "connection"), node.write.connection, found, "a write needs")
 

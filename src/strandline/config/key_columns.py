@@ -10,7 +10,7 @@ _KEEP_ROWS = {
     "deduplicate", "rename", "cast", "derive", "select", "drop", "generate_surrogate_key", "hash_columns",
     "detect_deletes",
 }  # fmt: skip
-_KEEP_VALUES = {"deduplicate", "cast", "select", "drop", "filter", "detect_deletes"}
+_KEEP_VALUES = {"deduplicate", "cast", "select", "drop", "filter", "detect_deletes", "validate"}
 
 
 def keeps_every_key(steps: Iterable[StepConfig]) -> bool:

@@ -19,6 +19,8 @@ from strandline.config.reads import ALIAS
 from strandline.errors import did_you_mean
 
 _SECRET_KEYS = {"password", "url", "jdbc_url", "user"}
+_TAGS = ("type", "check")
+"""The keys by which a map says which of several kinds it is."""
 _HIDDEN = "a value that is not shown here"
 _PATTERNS = {
     PROJECT_NAME: "letters, digits, `_` and `-`",
@@ -72,7 +74,8 @@ def _mistake(details: ErrorDetails, loc: Loc, kind: Any, data: Any, *, hidden: b
             did_you_mean(name, known) or f"known keys are {', '.join(known)}",
         )
     if error.startswith("union_tag"):
-        return _tag_mistake(details, loc, _choices(_kind_at(kind, (*loc, "type"), data)))
+        tag = str(context["discriminator"]).strip("'")
+        return _tag_mistake(details, loc, tag, _choices(_kind_at(kind, (*loc, tag), data)))
     return _value_mistake(details, loc, _kind_at(kind, loc, data), found)
 
 
@@ -104,12 +107,12 @@ def _value_mistake(details: ErrorDetails, loc: Loc, expected: Any, found: str) -
     return Mistake(loc, f"expected {words[:1].lower()}{words[1:]}, found {found}")
 
 
-def _tag_mistake(details: ErrorDetails, loc: Loc, choices: list[str]) -> Mistake:
+def _tag_mistake(details: ErrorDetails, loc: Loc, name: str, choices: list[str]) -> Mistake:
     if details["type"] == "union_tag_not_found":
-        return Mistake((*loc, "type"), "`type` is missing", f"it is {_one_of(choices)}")
-    tag = details["input"]["type"]
+        return Mistake((*loc, name), f"`{name}` is missing", f"it is {_one_of(choices)}")
+    tag = details["input"][name]
     return Mistake(
-        (*loc, "type"),
+        (*loc, name),
         f"expected {_one_of(choices)}, found {_found(tag)}",
         did_you_mean(str(tag), choices),
     )
@@ -124,6 +127,8 @@ def _without_tags(details: ErrorDetails, data: Any) -> Loc:
         ):
             loc.append(part)
             data = cast(Any, data)[part]
+        elif isinstance(data, dict) and part in map(data.get, _TAGS):
+            continue
         elif depth == len(details["loc"]) and details["type"] in ("missing", "strandline"):
             loc.append(part)
     return tuple(loc)
@@ -226,7 +231,7 @@ def _inside(kind: Any, part: str | int, data: Any) -> Iterator[Any]:
     elif (
         isinstance(origin, type)
         and issubclass(origin, BaseModel)
-        and (part == "type" or _fits_tag(origin, data))
+        and (part in _TAGS or _fits_tag(origin, data))
     ):
         for name, field in origin.model_fields.items():
             if part == (field.alias or name):
@@ -234,15 +239,12 @@ def _inside(kind: Any, part: str | int, data: Any) -> Iterator[Any]:
 
 
 def _fits_tag(kind: Any, data: Any) -> bool:
-    """Whether a model's `type` is the one that the data says; true where there is no such thing."""
-    field = (
-        kind.model_fields.get("type")
-        if isinstance(kind, type) and issubclass(kind, BaseModel)
-        else None
-    )
-    if field is None or not isinstance(data, dict) or get_origin(field.annotation) is not Literal:
+    """Whether a model's `type` or `check` is the one that the data says; true where there is no such thing."""
+    if not isinstance(kind, type) or not issubclass(kind, BaseModel) or not isinstance(data, dict):
         return True
-    return data.get("type") in get_args(field.annotation)
+    tags = ((tag, field) for tag in _TAGS if (field := kind.model_fields.get(tag)))
+    literal = ((tag, f.annotation) for tag, f in tags if get_origin(f.annotation) is Literal)
+    return all(data.get(tag) in get_args(annotation) for tag, annotation in literal)
 
 
 def _keys(kind: Any) -> list[str]:

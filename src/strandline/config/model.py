@@ -18,6 +18,7 @@ from strandline.config.increments import SettingsConfig
 from strandline.config.positions import Loc, Mistake
 from strandline.config.queries import parse_select
 from strandline.config.reads import ReadConfig, SourceConfig
+from strandline.config.star import BridgeConfig, CalendarConfig, ForeignKeyConfig
 from strandline.config.writes import Evolution, WriteConfig
 
 PROJECT_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_-]*$"
@@ -101,6 +102,9 @@ class NodeConfig(Model):
     settings: SettingsConfig = Field(default_factory=SettingsConfig)
     transform: TransformConfig | None = None
     transformation_sql: Annotated[str, sql_text(parse_select)] | None = None
+    foreign_keys: list[ForeignKeyConfig] = Field(default_factory=list)
+    calendar: CalendarConfig | None = None
+    bridge: BridgeConfig | None = None
     write: WriteConfig
     schema_evolution: Evolution = "add"
     change_log: Literal["deletes", "all", "none"] = "deletes"
@@ -124,7 +128,7 @@ class NodeConfig(Model):
             yield Mistake(
                 ("sources",), "`read` and `sources` exclude each other", "keep exactly one of them"
             )
-        if not self.read and not self.sources:
+        if not self.read and not self.sources and not self.calendar:
             yield Mistake((), "one of `read` and `sources` is missing")
         for index, alias in repeated([source.alias for source in self.sources]):
             yield Mistake(
@@ -158,6 +162,32 @@ class NodeConfig(Model):
                 f"steps work on one source, and this node has {len(self.sources)}",
                 "do it in the transformation_sql, or in an upstream node",
             )
+        yield from self._star_mistakes()
+
+    def _star_mistakes(self) -> Iterator[Mistake]:
+        if self.calendar and (self.read or self.sources):
+            key = "read" if self.read else "sources"
+            yield Mistake((key,), "a calendar makes its rows itself", f"remove `{key}`")
+        if self.calendar and self.write.mode != "overwrite":
+            message = f"a calendar is written whole, and mode is {self.write.mode}"
+            yield Mistake(("write", "mode"), message, "use mode: overwrite")
+        for index, name in repeated([key.column for key in self.foreign_keys]):
+            yield Mistake(
+                ("foreign_keys", index, "column"), f"two foreign keys are called `{name}`"
+            )
+        if self.foreign_keys and self.write.mode == "overwrite":
+            message = (
+                "`foreign_keys` need a table whose rows stay, and mode: overwrite replaces all"
+            )
+            hint = "use mode: upsert, or mode: append"
+            yield Mistake(("foreign_keys",), message, hint)
+        for index, foreign in enumerate(self.foreign_keys):
+            if foreign.repoint and not self.write.keyed:
+                message = f"`repoint` changes stored rows, and mode: {self.write.mode} never does"
+                yield Mistake(("foreign_keys", index, "repoint"), message, "use mode: upsert")
+        if self.bridge and any(read.limited or read.feed for _, read in self.reads()):
+            message = "a bridge needs all members of a group, and this read brings only some rows"
+            yield Mistake(("bridge",), message, "read the source whole: remove `incremental`")
 
 
 class SparkConfig(Model):

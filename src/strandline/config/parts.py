@@ -14,6 +14,7 @@ from strandline.config.increments import SettingsConfig
 from strandline.config.model import ControlConfig, NodeConfig, ProjectConfig, StepConfig
 from strandline.config.positions import Loc, Mistake
 from strandline.config.reads import ReadConfig, SourceConfig
+from strandline.config.star import ForeignKeyConfig
 from strandline.config.targets import Origin, Spread
 from strandline.config.writes import WriteConfig
 from strandline.errors import did_you_mean
@@ -42,6 +43,7 @@ class NodeParts:
     whole: bool = True
     """False when something of its reads, steps, settings or write could not be read."""
     origin: Origin = field(default_factory=Origin)
+    foreign_keys: list[tuple[int, ForeignKeyConfig]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def parts_of(
                 node.write,
                 node.settings,
                 origin=origin,
+                foreign_keys=list(enumerate(node.foreign_keys)),
             )
         )
     return Parts(
@@ -140,6 +143,11 @@ def _salvaged_node(loc: Loc, node: dict[str, Any]) -> NodeParts:
         _read(WriteConfig, node.get("write")),
         _read(SettingsConfig, node.get("settings")) or SettingsConfig(),
         _whole(node),
+        foreign_keys=[
+            (i, key)
+            for i, raw in enumerate(_list(node.get("foreign_keys")))
+            if (key := _read(ForeignKeyConfig, raw))
+        ],
     )
 
 

@@ -80,8 +80,9 @@ class ReadConfig(Model):
     flagged, of an `scd2` table the current version of each key that is not deleted. `include_deleted: true` adds the
     deleted rows (of `scd2` the last version of each deleted key), `versions: all` reads every version. Deleted rows
     carry their flag; other system columns are left out unless SQL or a step names them. SQL or steps that name
-    `_valid_from`, `_valid_to` or `_is_current` need `versions: all` or `versions: current`. `system_columns` names the
-    system columns of a table that strandline has not written; without it such a table is read whole.
+    `_valid_from`, `_valid_to` or `_is_current` need `versions: all` or `versions: current`. Of a dimension the default
+    members and the rows that only facts know of are left out, unless `include_members: true`. `system_columns` names
+    the system columns of a table that strandline has not written; without it such a table is read whole.
 
     ```yaml
     read: {connection: erp, table: public.customers}
@@ -105,6 +106,7 @@ class ReadConfig(Model):
     watermark: list[WatermarkConfig] = Field(default_factory=list)
     include_deleted: bool = False
     versions: Literal["all", "current"] | None = None
+    include_members: bool = False
     system_columns: SystemColumnsConfig | None = None
 
     @property

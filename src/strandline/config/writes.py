@@ -12,6 +12,7 @@ from strandline.config.base import Model, Text, repeated, sql_text
 from strandline.config.deletes import SystemColumnsConfig
 from strandline.config.positions import Mistake
 from strandline.config.queries import check_condition, check_row
+from strandline.config.star import DefaultMembersConfig, SurrogateKeyConfig
 
 
 class WriteMetadataConfig(Model):
@@ -34,6 +35,7 @@ class WriteMetadataConfig(Model):
 
 
 EVENTS = "__events"
+QUARANTINE = "__quarantine"
 """What is added to a table's name where the events of its history are kept."""
 FORGETS = (
     "`sequence_by` and hard deletes exclude each other: a removed row forgets its sequence, "
@@ -58,7 +60,7 @@ Evolution = Literal["add", "strict", "off"]
 
 
 def _flag_or_columns(value: object) -> str:
-    return "columns" if isinstance(value, dict | WriteMetadataConfig) else "flag"
+    return "columns" if isinstance(value, dict | Model) else "flag"
 
 
 class WriteConfig(Model):
@@ -66,14 +68,29 @@ class WriteConfig(Model):
 
     **Business problem:** the same rows may come again, changed or not, and the table must stay right.
     **Solution:** `append` adds them, `overwrite` replaces the table, `upsert` merges them by `keys`; unchanged rows
-    are not written. `scd2` keeps every version with its time. `update_condition` says which changes count.
-    `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what becomes of deletes that were found: `soft`
-    flags them, `hard` removes the rows, `ignore` leaves them. With `keys`, an incremental `append` compares the
-    rows it reads again with what was appended last of their key; `add_metadata` tells which that is. A column that
-    such a read lacks keeps the value known of the key.
+    are not written. `delete_insert` replaces all rows of a key. `scd2` keeps every version with its time.
+    `update_condition` says which changes count. `row_hash: false` leaves `_row_hash` out. `delete_strategy` says what
+    becomes of deletes that were found: `soft` flags them, `hard` removes the rows, `ignore` leaves them. With `keys`,
+    an incremental `append` compares the rows it reads again with what was appended last of their key; `add_metadata`
+    tells which that is. A column that such a read lacks keeps the value known of the key.
 
     ```yaml
     write: {connection: silver, table: customers, mode: upsert, keys: [customer_id]}
+    ```
+
+    **All rows of a key at once:** `delete_insert` replaces the rows of every key that comes by the rows that come, in
+    one commit. A key may have several rows; one whose rows are the same, metadata aside, is left alone. A column that
+    the rows lack becomes NULL where rows are replaced.
+
+    ```yaml
+    write: {connection: silver, table: order_lines, mode: delete_insert, keys: [order_id]}
+    ```
+
+    **Columns that come and go:** `schema_evolution` says what may become of the table's columns: `add` (default),
+    `strict` or `off`; a node may say it for all of its targets. `relax_not_null: true` lets NOT NULL columns be NULL.
+
+    ```yaml
+    write: {connection: silver, table: customers, mode: upsert, keys: [customer_id], schema_evolution: strict}
     ```
 
     **Several targets:** a list of such maps, each with a mode of its own; they are written together or not at all.
@@ -108,11 +125,21 @@ class WriteConfig(Model):
       {connection: gold, table: dim_customer, mode: scd2, keys: [customer_id], effective_at: changed_at,
        sequence_by: lsn, delete_when: "op = 'D'", open_end: "9999-12-31"}
     ```
+
+    **Keys of its own** (`upsert`, `scd2`): `surrogate_key` gives each row a BIGINT that never changes, in `scd2` each
+    version; `durable_key` names a column that all versions of a key share. `default_members: true` adds the rows −1
+    (unknown) and −2 (not applicable).
+
+    ```yaml
+    write:
+      {connection: gold, table: dim_customer, mode: scd2, keys: [customer_id],
+       surrogate_key: {column: customer_sk, strategy: hash}, durable_key: customer_dk, default_members: true}
+    ```
     """
 
     connection: Text
     table: Text
-    mode: Literal["append", "overwrite", "upsert", "scd2"]
+    mode: Literal["append", "overwrite", "upsert", "scd2", "delete_insert"]
     keys: list[Text] = Field(default_factory=list)
     update_condition: Annotated[str, sql_text(check_condition)] | None = None
     partition_by: list[Text] = Field(default_factory=list)
@@ -129,12 +156,18 @@ class WriteConfig(Model):
     track: list[Text] | None = None
     effective_at: Text | None = None
     open_end: datetime | date | Text | None = None
+    surrogate_key: SurrogateKeyConfig | None = None
+    durable_key: Text | None = None
+    default_members: Annotated[
+        Annotated[bool, Tag("flag")] | Annotated[DefaultMembersConfig, Tag("columns")],
+        Discriminator(_flag_or_columns),
+    ] = False
     system_columns: SystemColumnsConfig = Field(default_factory=SystemColumnsConfig)
 
     @property
     def keyed(self) -> bool:
         """Does it compare rows with the table by their keys?"""
-        return self.mode in ("upsert", "scd2")
+        return self.mode in ("upsert", "scd2", "delete_insert")
 
     @property
     def announces(self) -> bool:
@@ -164,7 +197,8 @@ class WriteConfig(Model):
         idle: tuple[str, ...] = (
             () if self.keyed else ("update_condition", "row_hash", "system_columns")
         )
-        idle += ("update_condition",) if self.mode == "scd2" else ()
+        idle += ("update_condition",) if self.mode in ("scd2", "delete_insert") else ()
+        idle += ("row_hash", "sequence_by") if self.mode == "delete_insert" else ()
         idle += (
             ("keys",) if self.mode == "overwrite" else ()
         )  # `append` knows them in an incremental read
@@ -183,6 +217,7 @@ class WriteConfig(Model):
                 )
         yield from self._history_mistakes()
         yield from self._order_mistakes()
+        yield from self._key_mistakes()
 
     def _history_mistakes(self) -> Iterator[Mistake]:
         for key in ("track", "effective_at", "open_end"):
@@ -230,6 +265,8 @@ class WriteConfig(Model):
             )
         if self.sequence_by is None:
             return
+        if self.mode == "delete_insert":
+            return  # told above
         if not self.keyed:
             message = f"`sequence_by` does nothing with mode: {self.mode}"
             yield Mistake(("sequence_by",), message, "remove it, or use mode: upsert")
@@ -242,3 +279,32 @@ class WriteConfig(Model):
             )
         elif self.mode == "upsert" and self.delete_strategy == "hard":
             yield Mistake(("sequence_by",), FORGETS, SOFT_INSTEAD)
+
+    def _key_mistakes(self) -> Iterator[Mistake]:
+        key = self.surrogate_key
+        if key is not None and not self.keyed:
+            message = f"`surrogate_key` does nothing with mode: {self.mode}"
+            yield Mistake(("surrogate_key",), message, "remove it, or use mode: upsert or scd2")
+        for name in ("durable_key", "default_members"):
+            if getattr(self, name) and key is None:
+                hint = "add surrogate_key: {column: …}"
+                yield Mistake((name,), f"`{name}` needs a surrogate_key", hint)
+        if self.durable_key and self.mode == "upsert":
+            message = "`durable_key` does nothing with mode: upsert, where a key has one row"
+            yield Mistake(("durable_key",), message, "remove it, or use mode: scd2")
+        own = [key.column] if key else []
+        own += [self.durable_key] if self.durable_key else []
+        for name in own:
+            if name.casefold() in {k.casefold() for k in self.keys}:
+                message = f"`{name}` is one of the keys, which come from the source"
+                yield Mistake(("surrogate_key",), message, "give the new key another name")
+        for _, name in repeated(own):
+            yield Mistake(("durable_key",), f"both keys are called `{name}`", "rename one of them")
+
+    @property
+    def members(self) -> DefaultMembersConfig | None:
+        """The default members of the table; None when it has none."""
+        given = self.default_members
+        if isinstance(given, DefaultMembersConfig):
+            return given
+        return DefaultMembersConfig() if given else None

@@ -102,7 +102,10 @@ class Coverage:
     at: datetime | None = None  # the instant that its rows carry
     lacks: tuple[str, ...] = ()  # columns of the table that the source no longer had
     notes: int = 0  # open notes on single keys
+    keys_given: int = 0  # the highest surrogate key that a sequence has given
     held: int = 0
+    quarantined: int = 0  # rows that the batch put aside
+    quarantine: int | None = None  # the version of their table that it made, if it changed it
     # what the table has been
     formerly: tuple[
         tuple[str, str], ...
@@ -144,7 +147,15 @@ class Coverage:
     def put_back(self) -> Coverage:
         """What an undo puts back: not who brought it about, or by taking back which run."""
         return replace(
-            self, run=None, commit=None, committed=None, back=None, before=None, undoes=None
+            self,
+            run=None,
+            commit=None,
+            committed=None,
+            back=None,
+            before=None,
+            undoes=None,
+            quarantined=0,
+            quarantine=None,
         )
 
     def is_of(self, table_id: str) -> bool:

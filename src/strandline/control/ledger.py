@@ -88,6 +88,7 @@ class RunRow:
     metrics: str | None = None  # seconds per step, as JSON
     recovery: str | None = None  # what was found of a runner that died, and what was done about it
     takes_back: str | None = None  # the run whose batch of this node no longer counts
+    quarantined: int | None = 0  # older rows do not say
 
     @property
     def recorded(self) -> bool:
@@ -103,6 +104,7 @@ class RunRow:
             deleted=self.deleted,
             reopened=self.reopened,
             held=self.held,
+            quarantined=self.quarantined or 0,
         )
 
     @property
@@ -206,6 +208,7 @@ class Batch:
             same = set(self.sources) <= set(self.previous)
         else:
             same = set(self.sources) == set(memory.reads)
+        memory = replace(memory, quarantined=0, quarantine=None)  # that was another batch's
         return memory if same else memory.without_position()
 
 

@@ -33,6 +33,11 @@ class Taking:
         return self.last.run_id
 
     @property
+    def quarantines(self) -> list[int]:
+        """The versions that the run made of the table of rows put aside."""
+        return [v for r in self.batches if (v := r.coverage.quarantine) is not None]
+
+    @property
     def by(self) -> set[tuple[str, int]]:
         """What the commits of the run carry."""
         return {row.by for row in self.batches}
@@ -64,6 +69,7 @@ class Taking:
             undoes=self.run_id,
             feed=found.feed or Fed(before.batch),
             back=self.version,
+            keys_given=max(found.keys_given, self.last.coverage.keys_given),
         )
 
 
@@ -254,7 +260,8 @@ def _undone(history: Sequence[RunRow]) -> set[tuple[str | None, str]]:
 
 def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:
     """Has a batch changed anything? An undo has only put back what was."""
-    return (_committed(row) or (row.run_id, row.node) in noted) and not row.coverage.undoes
+    changed = _committed(row) or row.coverage.quarantine is not None
+    return (changed or (row.run_id, row.node) in noted) and not row.coverage.undoes
 
 
 def _committed(row: RunRow) -> bool:

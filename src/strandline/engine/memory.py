@@ -117,15 +117,12 @@ def _new(changes: ChangeSet) -> TableState:
 
 def _evolved(state: TableState, changes: ChangeSet) -> TableState:
     """The state of a table with the columns that a change set brings."""
-    if not changes.evolves:
-        return state
     new = [c.column for c in changes.evolves if isinstance(c, AddColumn)]
-    marked = {c.fold for c in new if c.fold in METADATA}
     return replace(
         state,
-        schema=typed(state.schema, changes.columns).plus(*new),
+        schema=typed(state.schema, changes.columns).plus(*new) if changes.evolves else state.schema,
         roles={**state.roles, **changes.roles},
-        metadata=state.metadata | marked,
+        metadata=state.metadata | {c.fold for c in new if c.fold in METADATA},
         required=tuple(n for n in state.required if Relax(n) not in changes.evolves),
     )
 

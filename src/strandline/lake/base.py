@@ -6,13 +6,13 @@ before a commit is its `parent`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from strandline.sql.values import Value
 from strandline.strategy.changes import ChangeSet
 from strandline.strategy.evolution import Limits
-from strandline.types import Commit, Table, TableState, Token
+from strandline.types import Column, Commit, Table, TableState, Token
 
 Key = Mapping[str, Value | float | bytes | None]
 """The values of a row's key, in the types of today."""
@@ -56,6 +56,9 @@ class TableFormat(Protocol):
 
     def keep_feed(self, table: Table) -> None:
         """Let the table keep a feed from now on."""
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        """Add optional columns at the end, in a commit without rows."""
 
     def overlooked(
         self,

@@ -24,6 +24,13 @@ from strandline.loader.batches import (
     get_watermark,
     reset_watermark,
 )
+from strandline.loader.columns import (
+    evolve,
+    final_columns,
+    new_columns,
+    removed_columns,
+    select_columns,
+)
 from strandline.loader.deltas import (
     DeltaLoader,
     DeltaLoaderFactory,
@@ -44,9 +51,14 @@ __all__ = [
     "batch_complete",
     "batch_fail",
     "batch_start",
+    "evolve",
+    "final_columns",
     "get_latest_version",
     "get_watermark",
     "load_cdf",
     "load_full_snapshot",
+    "new_columns",
+    "removed_columns",
     "reset_watermark",
+    "select_columns",
 ]

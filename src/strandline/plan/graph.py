@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from strandline.config.expectation_advice import related
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import locate
@@ -102,7 +103,9 @@ def reads(node: NodeConfig) -> list[tuple[str, str]]:
 def _parents(project: Project, node: NodeConfig, writers: Mapping[str, str]) -> frozenset[str]:
     lakes = {name for name, c in project.config.connections.items() if c.type == "lake"}
     read = {writers.get(locate(project, c, t)) for c, t in reads(node) if c in lakes}
-    return frozenset({n for n in read if n} | set(node.depends_on))
+    looked = {writers.get(locate(project, c, t)) for c, t in related(node)} - {node.name}
+    dimensions = {key.dimension for key in node.foreign_keys}
+    return frozenset({n for n in read | looked if n} | set(node.depends_on) | dimensions)
 
 
 def _ordered(project: Project, parents: Mapping[str, frozenset[str]]) -> tuple[str, ...]:

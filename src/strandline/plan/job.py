@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
-from strandline.config.writes import EVENTS
+from strandline.config.writes import EVENTS, QUARANTINE
 from strandline.control.coverage import NO_BATCH, NOTHING, Before, Coverage
 from strandline.control.ledger import Notebook
+from strandline.gold.dimension import own_columns
 from strandline.plan.inputs import Input, inputs, is_lake, origin, table_of
 from strandline.plan.policy import combines, detection_of
 from strandline.plan.watermark import Mark
@@ -37,6 +38,13 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Release:
+    """Rows in quarantine that go through their node again: those with one of these keys, or all of them."""
+
+    keys: tuple[Mapping[str, str | None], ...] | None = None
+
+
+@dataclass(frozen=True)
 class Past:
     """What earlier runs left behind."""
 
@@ -45,7 +53,10 @@ class Past:
     feed: Callable[[Table], Feed | None] = lambda _: None  # how a table was last fed
     notebook: Notebook | None = None
     approved: str | None = None  # the run whose held deletes a person has approved
+    approved_keys: frozenset[str] | None = None  # the hashes of those keys alone; None: all of them
     said: tuple[str, ...] = ()  # what there is to warn of: the table does not hold what they left
+    ended: Callable[[], set[tuple[str, str]]] = set  # node and run of all batches that count
+    release: Release | None = None  # the rows in quarantine that are put through the node again
     first: bool = (
         False  # a person has said that this may be a first run, whatever on_first_run says
     )
@@ -94,8 +105,30 @@ class Job:
         return table_of(self.project, self.node.write.connection, self.node.write.table + EVENTS)
 
     @property
+    def quarantine(self) -> Table:
+        """Where the rows are that its checks have put aside."""
+        return table_of(
+            self.project, self.node.write.connection, self.node.write.table + QUARANTINE
+        )
+
+    @property
+    def beside(self) -> list[str]:
+        """The other nodes that write its table."""
+        nodes = (n for n in self.project.config.nodes if n.name != self.node.name)
+        return [
+            n.name
+            for n in nodes
+            if table_of(self.project, n.write.connection, n.write.table) == self.target
+        ]
+
+    @property
     def inputs(self) -> list[Input]:
         return inputs(self.node)
+
+    @property
+    def reads(self) -> list[str]:
+        """What it reads, as the records call it; a calendar makes its rows itself."""
+        return [i.label for i in self.inputs] or ["calendar"]
 
     @property
     def origins(self) -> list[str]:
@@ -158,7 +191,23 @@ class Job:
         return False
 
     @property
+    def own_columns(self) -> dict[str, str]:
+        """The columns that its dimension keeps beside those of its strategy, by role."""
+        return own_columns(self.node, self.project.config.nodes)
+
+    @property
+    def foreign_columns(self) -> dict[str, str]:
+        """The foreign keys that strandline finds for its facts."""
+        return {f"foreign key {k.column}": k.column for k in self.node.foreign_keys}
+
+    def sibling(self, name: str) -> NodeConfig:
+        """Another node of the project."""
+        return next(n for n in self.project.config.nodes if n.name == name)
+
+    @property
     def detection(self) -> DeleteDetectionConfig | None:
+        if self.past.release is not None:  # some rows say nothing of others
+            return None
         return detection_of(self.project, self.node)
 
     def writer(self, table: Table) -> NodeConfig | None:

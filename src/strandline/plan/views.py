@@ -17,12 +17,14 @@ from strandline.config.naming import of_node
 from strandline.config.reads import ReadConfig
 from strandline.config.view_advice import ALL_KEYS, SAY, VALIDITY
 from strandline.errors import ReadError, UnknownColumn
+from strandline.gold.dimension import real
 from strandline.sql.dedupe import newest_per_key
-from strandline.sql.expr import any_of, col, ordered, rows_of
+from strandline.sql.expr import all_of, any_of, col, ordered, rows_of
 from strandline.strategy.changes import is_true, living
 from strandline.types import Relation, Schema, TableState
 
 _FLAGS = ("deleted", "is_current")
+_KEYS = ("surrogate_key", "durable_key")  # a dimension is joined by them: readers see them
 
 
 def seen(read: ReadConfig, state: TableState, label: str) -> TableState:
@@ -69,8 +71,12 @@ def told_roles(
 def hidden(node: NodeConfig, alias: str, roles: Mapping[str, str]) -> tuple[str, ...]:
     """The system columns that a node does not see: all but those it names, and the flag of deleted rows it asks for."""
     naming = of_node(node, alias)
-    flag = roles.get("deleted") if naming.read.with_deleted else None
-    return tuple(name for name in roles.values() if name != flag and naming.place(name) is None)
+    asked = {"deleted"} if naming.read.with_deleted else set()
+    asked |= {"skeleton"} if naming.read.include_members else set()
+    shown = {*asked, *_KEYS}
+    return tuple(
+        name for role, name in roles.items() if role not in shown and naming.place(name) is None
+    )
 
 
 def check_view(node: NodeConfig, alias: str, roles: Mapping[str, str], label: str) -> None:
@@ -96,9 +102,16 @@ def check_view(node: NodeConfig, alias: str, roles: Mapping[str, str], label: st
 
 def chosen(read: ReadConfig, roles: Mapping[str, str]) -> exp.Expr | None:
     """Which stored rows are read, as far as each row says it itself; None: all of them."""
-    if read.with_deleted or not any(role in roles for role in _FLAGS):
-        return None
-    return living(roles)
+    members = members_left_out(read, roles)
+    parts: list[exp.Expr] = [] if members is None else [exp.Paren(this=members)]
+    if not read.with_deleted and any(role in roles for role in _FLAGS):
+        parts.append(living(roles))
+    return all_of(parts) if parts else None
+
+
+def members_left_out(read: ReadConfig, roles: Mapping[str, str]) -> exp.Expr | None:
+    """The rows of a dimension that its source has brought; None where all rows are read."""
+    return None if read.include_members else real(roles)
 
 
 def by_last(read: ReadConfig, roles: Mapping[str, str]) -> bool:
@@ -107,9 +120,14 @@ def by_last(read: ReadConfig, roles: Mapping[str, str]) -> bool:
 
 
 def last_versions(
-    rows: Relation, roles: Mapping[str, str], keys: Sequence[str], unseen: Sequence[str]
+    rows: Relation,
+    roles: Mapping[str, str],
+    keys: Sequence[str],
+    unseen: Sequence[str],
+    members: exp.Expr | None = None,
 ) -> exp.Select:
     """Of each key the current version, or the last one if it is deleted."""
     last = newest_per_key(rows, keys, [ordered(col(roles["valid_from"]), desc=True)])
     there = any_of([is_true(col(roles[role])) for role in _FLAGS if role in roles])
-    return rows_of(rows, rows.schema.without(*unseen)).from_(last.subquery("v")).where(there)
+    wanted = all_of([exp.Paren(this=there), *([members] if members is not None else [])])
+    return rows_of(rows, rows.schema.without(*unseen)).from_(last.subquery("v")).where(wanted)

@@ -29,6 +29,7 @@ from strandline.plan.job import Job
 from strandline.plan.worth import feed_worth
 from strandline.result import NodeResult
 from strandline.run.record import Ending, Recorder
+from strandline.run.shelf import Shelf
 from strandline.strategy.changes import ChangeSet
 from strandline.types import Commit, Counts, Table, TableState
 
@@ -47,11 +48,18 @@ class Lander:
         """Apply what was prepared: note, commit, record; an error when its deletes were refused."""
         if ready.verdict and (refusal := ready.verdict.refusal):
             raise refusal
+        result = self._land(ready, began)
+        if ready.quarantine is not None:
+            Shelf(self.job, self.engine, self.this).swept(ready.quarantine, self.records.ended())
+        return result
+
+    def _land(self, ready: Ready, began: float) -> NodeResult:
         job, state, changes = self.job, self.state, ready.changes
         if state is not None:
             ready = replace(ready, coverage=replace(ready.coverage, table=state.table_id))
-        coverage, version, name, said = ready.coverage, None, job.node.name, list(ready.warnings)
         self._note(ready)
+        ready = self._set_aside(ready)
+        coverage, version, name, said = ready.coverage, None, job.node.name, list(ready.warnings)
         if ready.events is not None:
             now = describe(job.target) if changes.base is not None else None
             if changes.base is not None and (now is None or now.version != changes.base):
@@ -88,6 +96,14 @@ class Lander:
         made = version is not None or ready.events is not None or ready.recovery is not None
         end = Ending(counts, read, version, ready.versions, coverage, said, ready.recovery, made)
         return self.records.record(self.this, began, end)
+
+    def _set_aside(self, ready: Ready) -> Ready:
+        """Write the rows that checks have put aside; they count once the batch has come to its end."""
+        if ready.quarantine is None:
+            return ready
+        with step(self.job.node.name, "quarantine"):
+            version = Shelf(self.job, self.engine, self.this).put(ready.quarantine)
+        return replace(ready, coverage=replace(ready.coverage, quarantine=version))
 
     def _note(self, ready: Ready) -> None:
         """Note what happens to single rows; of a batch whose events landed before, that was done before them."""

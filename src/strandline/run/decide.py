@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.control.holds import open_holds, unapprovable
@@ -10,6 +11,43 @@ from strandline.control.ledger import ChangeRow
 from strandline.errors import UsageError, did_you_mean
 from strandline.lake import describe
 from strandline.plan.job import Job
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which of the held deletes of a run a person decides on: of one node, with some keys, or all of them."""
+
+    node: str | None = None
+    keys: Sequence[Mapping[str, str | None]] | None = None
+
+    def of(self, held: Mapping[str, list[ChangeRow]], run_id: str) -> dict[str, list[ChangeRow]]:
+        """The rows that are chosen, by node; an error when there are none."""
+        if self.node is not None and self.node not in held:
+            raise UsageError(
+                f"run `{run_id}` holds no deletes of `{self.node}`",
+                hint=f"it holds deletes of: {', '.join(held)}",
+            )
+        found = {n: rows for n, rows in held.items() if self.node in (None, n)}
+        if self.keys is None:
+            return found
+        wanted = [{k.casefold(): v for k, v in key.items()} for key in self.keys]
+        found = {n: [r for r in rows if _key(r) in wanted] for n, rows in found.items()}
+        found = {n: rows for n, rows in found.items() if rows}
+        if not found:
+            raise UsageError(
+                f"run `{run_id}` holds no delete with one of these keys",
+                hint=f"strandline holds {run_id} --csv lists them",
+            )
+        return found
+
+
+def _key(row: ChangeRow) -> dict[str, str | None]:
+    """The key of a held row as texts, by folded names."""
+    return {k.casefold(): None if v is None else _text(v) for k, v in json.loads(row.key).items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from strandline.batch.compare import Landing
+from strandline.batch.compare import Landing, Quarantine
 from strandline.batch.prepare import Entry, Ready
 from strandline.config.load import Project
-from strandline.config.writes import EVENTS
+from strandline.config.writes import EVENTS, QUARANTINE
 from strandline.control.coverage import Coverage
 from strandline.control.ledger import ChangeRow
 from strandline.engine.base import Engine, FileSource
@@ -26,10 +26,12 @@ from strandline.plan.inputs import table_of
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals
 from strandline.strategy.evolution import change_from_json, change_to_json
+from strandline.strategy.quarantine import Standing
 from strandline.strategy.verdict import Verdict
 from strandline.types import Column, Counts, Relation, Schema, Table, TableState
+from strandline.words import plural
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def digest(project: Project) -> str:
@@ -69,6 +71,12 @@ class PlanWriter:
         if entry is None:
             self.landed.append(name)
             return
+        if early := entry.ready.early:
+            raise UsageError(
+                f"{name}: a dimension lacks {plural(early, 'member')} of which these facts know, and a run adds a "
+                "skeleton of each first: that cannot be kept in a plan",
+                hint="run without a plan file: strandline run",
+            )
         number, events = len(self.entries), entry.ready.events
         facts = {
             **_as_json(entry),
@@ -77,6 +85,10 @@ class PlanWriter:
         if events is not None:
             facts["events"]["rows"] = self._write(
                 f"{number}.events.parquet", events.changes, engine
+            )
+        if (aside := entry.ready.quarantine) and aside.landing:
+            facts["quarantine"]["landing"]["rows"] = self._write(
+                f"{number}.quarantine.parquet", aside.landing.changes, engine
             )
         self.entries.append(facts)
 
@@ -107,20 +119,27 @@ class PlanFile:
     """A plan read back; its rows lie in a folder while it is followed."""
 
     entries: Mapping[str, Entry]
-    files: Mapping[str, tuple[str, str | None]]  # its rows, and those of the events that come first
+    files: Mapping[
+        str, tuple[str, str | None, str | None]
+    ]  # its rows, and those of the events and of the quarantine that come first
     folder: Path
     landed: Sequence[str] = ()  # nodes whose newest batch is in its table, and not in the records
     skipped: Sequence[str] = ()  # nodes behind those whose deletes are refused
 
     def entry(self, name: str, engine: Engine) -> Entry:
         """One node of the plan, with the rows of its change sets."""
-        entry, (file, events) = self.entries[name], self.files[name]
+        entry, (file, events, aside) = self.entries[name], self.files[name]
         ready = replace(entry.ready, changes=self._with_rows(entry.ready.changes, file, engine))
         if ready.events is not None and events is not None:
             landing = replace(
                 ready.events, changes=self._with_rows(ready.events.changes, events, engine)
             )
             ready = replace(ready, events=landing)
+        if aside is not None and (found := ready.quarantine) and found.landing:
+            landing = replace(
+                found.landing, changes=self._with_rows(found.landing.changes, aside, engine)
+            )
+            ready = replace(ready, quarantine=replace(found, landing=landing))
         return replace(entry, ready=ready)
 
     def _with_rows(self, changes: ChangeSet, file: str, engine: Engine) -> ChangeSet:
@@ -150,7 +169,12 @@ class PlanFile:
             raise StalePlan("the configuration is not the one that the plan was made with")
         entries = {n["name"]: _from_json(n, project) for n in facts["nodes"]}
         files = {
-            n["name"]: (n["rows"], (n.get("events") or {}).get("rows")) for n in facts["nodes"]
+            n["name"]: (
+                n["rows"],
+                (n.get("events") or {}).get("rows"),
+                ((n.get("quarantine") or {}).get("landing") or {}).get("rows"),
+            )
+            for n in facts["nodes"]
         }
         return cls(entries, files, folder, facts["landed"], facts["skipped"])
 
@@ -167,7 +191,8 @@ def _as_json(entry: Entry) -> dict[str, Any]:
         "notes": [asdict(n) for n in ready.notes],
         "warnings": list(ready.warnings),
         "changes": _changes_as_json(changes),
-        "events": _events_as_json(ready.events) if ready.events else None,
+        "events": _landing_as_json(ready.events) if ready.events else None,
+        "quarantine": _quarantine_as_json(ready.quarantine) if ready.quarantine else None,
         "verdict": asdict(ready.verdict) if ready.verdict else None,
     }
 
@@ -187,11 +212,27 @@ def _changes_as_json(changes: ChangeSet) -> dict[str, Any]:
     }
 
 
-def _events_as_json(events: Landing) -> dict[str, Any]:
+def _landing_as_json(landing: Landing) -> dict[str, Any]:
     return {
-        "state": [events.state.table_id, events.state.version] if events.state else None,
-        "changes": _changes_as_json(events.changes),
+        "state": [landing.state.table_id, landing.state.version] if landing.state else None,
+        "changes": _changes_as_json(landing.changes),
     }
+
+
+def _quarantine_as_json(aside: Quarantine) -> dict[str, Any]:
+    return {
+        "number": aside.number,
+        "landing": _landing_as_json(aside.landing) if aside.landing else None,
+        "void": [list(v) for v in aside.standing.void],
+        "left": list(aside.standing.left),
+        "state": [aside.state.table_id, aside.state.version] if aside.state else None,
+    }
+
+
+def _quarantine_from_json(facts: Mapping[str, Any], table: Table) -> Quarantine:
+    standing = Standing(tuple((node, run) for node, run in facts["void"]), tuple(facts["left"]))
+    landing = _landing_from_json(facts["landing"], table) if facts["landing"] else None
+    return Quarantine(facts["number"], landing, standing, _state(facts["state"]))
 
 
 def _columns(columns: Sequence[Column] | Schema) -> list[list[str]]:
@@ -217,14 +258,14 @@ def _changes_from_json(facts: Mapping[str, Any]) -> ChangeSet:
     )
 
 
-def _events_from_json(facts: Mapping[str, Any], table: Table) -> Landing:
+def _landing_from_json(facts: Mapping[str, Any], table: Table) -> Landing:
     return Landing(table, _state(facts["state"]), _changes_from_json(facts["changes"]))
 
 
-def _events_table(project: Project, name: str) -> Table:
-    """Where a node keeps its events."""
+def _beside(project: Project, name: str, what: str) -> Table:
+    """A table beside that of a node: of its events, or of its quarantine."""
     write = next(n.write for n in project.config.nodes if n.name == name)
-    return table_of(project, write.connection, write.table + EVENTS)
+    return table_of(project, write.connection, write.table + what)
 
 
 def _state(facts: Sequence[Any] | None) -> TableState | None:
@@ -232,7 +273,7 @@ def _state(facts: Sequence[Any] | None) -> TableState | None:
 
 
 def _from_json(facts: Mapping[str, Any], project: Project) -> Entry:
-    read, events = facts["rows_read"], facts["events"]
+    read, events, aside = facts["rows_read"], facts["events"], facts["quarantine"]
     ready = Ready(
         _changes_from_json(facts["changes"]),
         Coverage.from_dict(facts["coverage"]),
@@ -240,7 +281,12 @@ def _from_json(facts: Mapping[str, Any], project: Project) -> Entry:
         facts["versions"],
         [ChangeRow(**{**n, "at": datetime.fromisoformat(n["at"])}) for n in facts["notes"]],
         facts["warnings"],
-        events=_events_from_json(events, _events_table(project, facts["name"])) if events else None,
+        events=_landing_from_json(events, _beside(project, facts["name"], EVENTS))
+        if events
+        else None,
+        quarantine=_quarantine_from_json(aside, _beside(project, facts["name"], QUARANTINE))
+        if aside
+        else None,
         verdict=Verdict(**facts["verdict"]) if facts["verdict"] else None,
     )
     return Entry(facts["name"], facts["batch"], _state(facts["target"]), ready)

@@ -101,6 +101,10 @@ class Recorder:
             )
             raise
 
+    def ended(self) -> set[tuple[str, str]]:
+        """Node and run of all batches that count."""
+        return {(node, run) for run, node, _ in fence.counting(self.store.all_runs())}
+
     def record(self, this: Batch, began: float, end: Ending) -> NodeResult:
         """Write the batch into the history and make it the newest state."""
         result, end = _result(this, began, end), _ended(this, end)
@@ -182,11 +186,12 @@ class Recorder:
 
 
 def _result(this: Batch, began: float, end: Ending) -> NodeResult:
+    changed = end.version is not None or end.coverage.quarantine is not None
     return NodeResult(
         this.token.node,
-        "held" if end.counts.held else "success" if end.version is not None else "unchanged",
+        "held" if end.counts.held else "success" if changed else "unchanged",
         end.rows_read,
-        end.counts,
+        replace(end.counts, quarantined=end.coverage.quarantined),
         version=end.version,
         seconds=round(time.monotonic() - began, 3),
         warnings=list(end.warnings),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from strandline.batch import business_time, read, restore
 from strandline.batch.columns import evolution
 from strandline.batch.prepare import Entry, Ready, plan_node, prepare, readied
+from strandline.batch.star import dimension_pins, dressed
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control import fence, ledger
 from strandline.control.coverage import NOTHING, Before, Coverage
@@ -26,6 +27,7 @@ from strandline.lake import describe, last_batch
 from strandline.plan.job import Feed, Job, Planned
 from strandline.result import NodeResult, PlannedNode
 from strandline.run.commit import Lander, measured
+from strandline.run.early import looked_up
 from strandline.run.recall import left
 from strandline.run.record import Ending, Recorder, Recovered, now
 from strandline.transform.lineage import repeatable
@@ -281,7 +283,7 @@ class Runner(Recorder):
         loads = {
             i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id
         }
-        sources = [i.label for i in job.inputs]
+        sources = job.reads
         return replace(
             ledger.next_batch(records, token, job.target.label, sources, now()), loads=loads
         )
@@ -295,6 +297,8 @@ class Runner(Recorder):
         batch = this.token.batch
         # after the records: somebody may have decided since, and whoever decides from here on takes this number
         still = open_holds(self.store.changes(), holds[0].run_id).get(holds[0].target_table, [])
+        chosen = {h.key_hash for h in holds}
+        still = [h for h in still if h.key_hash in chosen]
         if not still:
             raise Overtaken(
                 f"{job.node.name}: run {holds[0].run_id} holds no deletes any more: somebody decided on them "
@@ -338,6 +342,7 @@ class Runner(Recorder):
             feed=self._feed,
             notebook=notebook,
             said=found.said,
+            ended=self.ended,
         )
         return replace(job, batch=this.token.batch, past=past)
 
@@ -362,6 +367,9 @@ class Runner(Recorder):
         self, job: Job, engine: Engine, this: Batch, state: TableState | None, began: float
     ) -> NodeResult:
         outcome = prepare(job, engine, state)
+        if job.node.foreign_keys:
+            with step(job.node.name, "look up"):
+                outcome = looked_up(self, job, engine, outcome, state)
         with step(job.node.name, "note"):
             ready = readied(job, engine, outcome)
         return self.lander(job, engine, this, state).land(ready, began)
@@ -379,6 +387,7 @@ class Runner(Recorder):
         if (
             rolling
             or job.past.approved
+            or job.past.release is not None
             or (config and config.mode is DeleteDetectionMode.SQL_COMPARE)
         ):
             return False
@@ -390,6 +399,8 @@ class Runner(Recorder):
         if not last.is_of(state.table_id):
             return False
         now, then = read.pinned(job), last.sources
+        dimensions = dimension_pins(job)
+        now = None if now is None or dimensions is None else {**now, **dimensions}
         return now is not None and all(then.get(key) == pin for key, pin in now.items())
 
     @staticmethod
@@ -430,6 +441,9 @@ class Runner(Recorder):
             ready = taken_back(job, engine, landed.state, coverage)
         else:
             outcome = business_time.unfolded(job, engine, commit.batch, landed.state)
+            outcome = dressed(job, engine, outcome, landed.state)
+            if job.node.foreign_keys:
+                outcome = looked_up(self, job, engine, outcome, landed.state)
             made, versions = outcome.made, versions_of(job, coverage)
             ready = Ready(
                 replace(outcome.changes, evolves=evolution(made.fit, made.system, landed.state)),

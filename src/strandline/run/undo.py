@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from strandline.batch import restore
 from strandline.batch.compare import Landing
 from strandline.batch.prepare import Ready
+from strandline.batch.quarantine import put_back
 from strandline.control.fence import counting
 from strandline.control.ledger import RunRow, Store
 from strandline.control.undo import Taking, in_the_way, takings
@@ -261,4 +262,5 @@ def _ready(
         )
     ready = taken_back(job, engine, state, taking.coverage)
     told = [f"took back batch {row.batch} of run {row.run_id}" for row in taking.batches]
-    return replace(ready, warnings=tuple(told), events=events)
+    aside = put_back(job, engine, taking.node, taking.run_id, taking.quarantines)
+    return replace(ready, warnings=tuple(told), events=events, quarantine=aside)

@@ -162,6 +162,8 @@ _SPARK_OWN = {
     "raise_error": "RAISE_ERROR({})",
     "sha256_hex": "SHA2({}, 256)",
     "hash60": "CAST(CONV(SUBSTRING(SHA2({}, 256), 1, 15), 16, 10) AS BIGINT)",
+    "hex63": "(CAST(CONV(SUBSTRING({0}, 1, 15), 16, 10) AS BIGINT) * 8 "
+    "+ CAST(CONV(SUBSTRING({0}, 16, 1), 16, 10) AS BIGINT) DIV 2)",
     "epoch_micros": "UNIX_MICROS(CAST({} AS TIMESTAMP))",
     "byte_count": "OCTET_LENGTH({})",
     "joined": "CONCAT_WS('', {})",  # what is NULL is left out
@@ -178,6 +180,8 @@ _DUCK_OWN = {
     "raise_error": "ERROR({})",
     "sha256_hex": "SHA256({})",
     "hash60": "CAST('0x' || SUBSTRING(SHA256({}), 1, 15) AS BIGINT)",
+    "hex63": "(CAST('0x' || SUBSTRING({0}, 1, 15) AS BIGINT) * 8 "
+    "+ CAST('0x' || SUBSTRING({0}, 16, 1) AS BIGINT) // 2)",
     "epoch_micros": "EPOCH_US({})",
     "byte_count": "STRLEN({})",
     "joined": "CONCAT_WS('', {})",

@@ -119,7 +119,10 @@ class ChangeSet:
     def replaces_only(self) -> bool:
         """Has every addition a stored row that it replaces or touches? A history gets new ones with every change."""
         return (
-            self.counts is not None and not self.counts.inserted and "valid_from" not in self.roles
+            self.counts is not None
+            and not self.counts.inserted
+            and not self.drops
+            and "valid_from" not in self.roles
         )
 
     @property
@@ -130,7 +133,7 @@ class ChangeSet:
     @property
     def touched(self) -> list[str]:
         """The columns that a touching verb writes: what strandline keeps, but not what finds or sums up the row."""
-        fixed = {"row_hash", "valid_from", "batch_id"}
+        fixed = {"row_hash", "valid_from", "batch_id", "surrogate_key", "durable_key", "skeleton"}
         return [name for role, name in self.roles.items() if role not in fixed]
 
 
@@ -272,7 +275,9 @@ def match(changes: ChangeSet, stored: str, come: str) -> exp.Expr:
         (eq if key in changes.ranges else same_values)(col(key, come), col(key, stored))
         for key in changes.keys
     ]
-    return all_of([*same, *bounds])
+    # where rows are dropped, others of the same key may come: those replace nothing
+    apart = [exp.NEQ(this=col(ACTION, come), expression=lit("insert"))] if changes.drops else []
+    return all_of([*apart, *same, *bounds])
 
 
 def evaluated(

@@ -107,6 +107,11 @@ def _alive(q: Question) -> exp.Expr:
     return all_of([is_true(col(FOUND)), negate(is_true(_old(q, "deleted", "boolean")))])
 
 
+def _skeleton(q: Question) -> exp.Expr:
+    """Is the stored row one of which only facts know? No source can lack it."""
+    return is_true(_old(q, "skeleton", "boolean"))
+
+
 def _was(q: Question) -> exp.Expr:
     return is_true(_old(q, "deleted", "boolean"))
 
@@ -123,7 +128,9 @@ def _plain(q: Question) -> exp.Expr:
     branches: list[tuple[exp.Expr, exp.Expr]] = [duplicate, outside, *_announced(q)]
     if q.target is None:
         return case(*branches, default=lit("insert"))
-    branches += [missing, *_older(q)]
+    # a row that only facts knew of is filled in place, whatever the member brings
+    fills = (_skeleton(q), lit("amend" if q.keeping.history else "update"))
+    branches += [missing, *([fills] if "skeleton" in q.stored else []), *_older(q)]
     absence = q.absence
     # what the source no longer has, or had before the delete, says nothing new of a row that is deleted already
     if absence is not None and (absence.live or absence.arrivals):
@@ -227,16 +234,16 @@ def _state(q: Question) -> exp.Expr:
     """What absence, or the row itself, says of a delete, before any verdict."""
     a = q.absence
     if a is None:
-        return case(
-            (all_of([_alive(q), _told(q)]), lit("delete")), default=cast(exp.null(), "string")
-        )
+        told = all_of([_alive(q), negate(_skeleton(q)), _told(q)])
+        return case((told, lit("delete")), default=cast(exp.null(), "string"))
     unseen, note = negate(is_true(col(SEEN))), col(STATE + "_note")
     # what is announced needs no inference: neither a whole key, nor a window, nor a second time
     told = _told(q)
     inferred = all_of(
         [unseen, _whole_key(q), *([negate(col(GONE))] if q.woven or q.sequence else [])]
     )
-    missing = all_of([_alive(q), any_of([told, inferred])])
+    known = negate(_skeleton(q)) if "skeleton" in q.stored else exp.true()
+    missing = all_of([_alive(q), known, any_of([told, inferred])])
     candidate = all_of([missing, any_of([told.copy(), _within(a.scope)])])
     branches: list[tuple[exp.Expr, exp.Expr]] = []
     if a.live:
@@ -304,7 +311,7 @@ def _measured(q: Question) -> list[exp.Alias]:
         nameless = exp.false()
     came = is_true(col(IN)) if a.result else all_of([is_true(col(IN)), _whole_key(q)])
     return [
-        named(all_of([_alive(q), _within(a.among)]), ALIVE),
+        named(all_of([_alive(q), negate(_skeleton(q)), _within(a.among)]), ALIVE),
         named(nameless, NULL_KEY),
         named(came, CAME),
     ]

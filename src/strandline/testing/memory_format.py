@@ -1,13 +1,10 @@
-"""A table format in memory: every version is a whole Arrow table. It shows how small a table format can be.
-
-Its versions are opaque: a later one is neither the next number nor a higher one.
-"""
+"""A table format in memory, as small as one can be: each version is a whole Arrow table, and versions are opaque."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
@@ -18,9 +15,10 @@ import pyarrow as pa
 from strandline.errors import CommitConflict
 from strandline.lake.base import Key
 from strandline.lake.delta.limits import DELTA_LIMITS
+from strandline.lake.delta.types import to_arrow
 from strandline.strategy.evolution import AddColumn, AddField, Fill, Relax
 from strandline.testing.oracle import same
-from strandline.types import Commit, Table, TableState
+from strandline.types import Column, Commit, Table, TableState
 
 
 @dataclass(frozen=True)
@@ -65,39 +63,38 @@ class MemoryFormat:
         return after if len(after) < len(line) or version < 0 else None
 
     def preceding(self, table: Table, version: int) -> int:
-        found = (c.parent for c in self.history(table) if c.version == version)
-        before = next(found, None)
-        return -1 if before is None else before
+        found = next((c for c in self.history(table) if c.version == version), None)
+        return -1 if found is None or found.parent is None else found.parent
 
     def moved(self, table: Table, after: int, upto: int) -> bool:
-        return any(c.moves_rows for c in self.between(table, after, upto))
+        later = self.since(table, upto) or []
+        return any(c.moves_rows for c in self.since(table, after) or [] if c not in later)
 
     def gap(self, table: Table, after: int, upto: int, **_: object) -> str | None:  # noqa: ARG002
         return None if after < 0 else self.unreadable(table, after)
 
-    def keep_feed(self, table: Table) -> None:
-        """All versions are kept, and so is what changed between them."""
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        kept = self.tables[table.location][-1]
+        rows = kept.rows
+        for c in columns:
+            rows = rows.append_column(c.name, pa.nulls(rows.num_rows, to_arrow(c.type)))
+        made = replace(kept.state, schema=kept.state.schema.plus(*columns))
+        note = Commit(0, parent=kept.state.version, operation="ADD COLUMNS", moves_rows=False)
+        self.commit(table, made, rows, note)
 
     def overlooked(self, *_: object, **__: object) -> None:
-        """Nothing: a commit lands on the version that it was made for."""
+        """Nothing: a commit lands on the version that it was made for; and no feed needs keeping."""
+
+    keep_feed = overlooked
 
     def rows_at(self, table: Table, version: int, key: Key) -> list[dict[str, Any]] | None:
         rows = self.rows(table, version).to_pylist()
         return [row for row in rows if all(same(row.get(n), v) for n, v in key.items())]
 
-    # --- what an engine in memory reads and writes ---------------------------------------------------------
-
     def rows(self, table: Table, version: int) -> pa.Table:
-        """All rows of a version."""
         return next(k.rows for k in self.tables[table.location] if k.state.version == version)
 
-    def between(self, table: Table, after: int, upto: int) -> list[Commit]:
-        """The commits after a version up to another, the oldest first."""
-        known = itertools.dropwhile(lambda c: c.version != upto, self.history(table))
-        return list(itertools.takewhile(lambda c: c.version != after, known))[::-1]
-
     def commit(self, table: Table, made: TableState, rows: pa.Table, note: Commit) -> int:
-        """Put a version on exactly the version that `note` names as its parent; returns the new version."""
         with self._lock:
             kept = self.tables.setdefault(table.location, [])
             if (kept[-1].state.version if kept else None) != note.parent:
@@ -110,4 +107,3 @@ class MemoryFormat:
 
 
 MEMORY = MemoryFormat()
-"""The tables in the memory of this process."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -155,6 +155,28 @@ def upsert(
         if verb != "unchanged":
             table[key] = {**_full(table.get(key, {}), columns), **row}
     after = Frame(columns, list(table.values()))
+    return Outcome(after, **did, created=target is None, evolved=_evolved(target, columns))
+
+
+def delete_insert(target: Frame | None, slice_: Frame, keys: Sequence[str]) -> Outcome:
+    """All rows of the slice's keys are replaced by the slice's; a key whose rows are the same is left alone."""
+    columns = _union(target, slice_)
+    keys = [_spelled(k, columns) for k in keys]
+    compared = [n for n, _ in columns if not is_metadata(n)]
+    come, have = defaultdict(list), defaultdict(list)
+    for row in _fitted(slice_, columns):
+        come[key_of(row, keys)].append(_full(row, columns))
+    for row in _stored(target, columns):
+        have[key_of(row, keys)].append(row)
+    did = Counter[str]()
+    for key, rows in come.items():
+        old = have.get(key, [])
+        alike = Counter(key_of(r, compared) for r in rows) == Counter(
+            key_of(r, compared) for r in old
+        )
+        did["unchanged" if alike else "updated" if old else "inserted"] += len(rows)
+        have[key] = old if alike else rows
+    after = Frame(columns, [row for rows in have.values() for row in rows])
     return Outcome(after, **did, created=target is None, evolved=_evolved(target, columns))
 
 

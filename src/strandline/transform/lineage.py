@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from strandline.config.expectations import ValidateConfig
 from strandline.config.model import NodeConfig, StepConfig
 from strandline.sql.incremental import NotIncremental, restless
 from strandline.sql.portable import parse
@@ -15,7 +16,7 @@ from strandline.sql.tested import deterministic
 from strandline.transform.registry import step_name
 from strandline.types import Schema
 
-_SAME = ("filter", "detect_deletes", "generate_surrogate_key", "deduplicate")
+_SAME = ("filter", "detect_deletes", "generate_surrogate_key", "deduplicate", "validate")
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,20 @@ def through_steps(node: NodeConfig, columns: Schema) -> Passing:
     passing = {c.fold: c.fold for c in columns}
     by: list[frozenset[str]] = []
     for step in _steps(node):
-        if step.operation == "deduplicate":
+        if step.operation == "validate":
+            _refuse_whole(step)
+        elif step.operation == "deduplicate":
             by.append(frozenset(passing.get(str(k).casefold(), "") for k in step.params["keys"]))
         else:
             passing = _passed(step.operation, step.params, passing)
     return Passing(passing, by)
+
+
+def _refuse_whole(step: StepConfig) -> None:
+    """A check that looks at more than a row says something else of the rows that changed than of all."""
+    for check in ValidateConfig.model_validate(step.params).expectations:
+        if not check.row_by_row:
+            raise NotIncremental(f"the check `{check.check}` looks at more than one row")
 
 
 def rewritten(node: NodeConfig, names: Sequence[str], after: int) -> tuple[str, str] | None:
@@ -44,7 +54,7 @@ def rewritten(node: NodeConfig, names: Sequence[str], after: int) -> tuple[str, 
     wanted = set(spelled)
     for index, step in enumerate(_steps(node)[after:], start=after):
         if step.operation == "sql" and (
-            name := _named_anew(str(step.params.get("query", "")), wanted)
+            name := named_anew(str(step.params.get("query", "")), wanted)
         ):
             return name, step_name(index, "sql")
         try:
@@ -54,11 +64,11 @@ def rewritten(node: NodeConfig, names: Sequence[str], after: int) -> tuple[str, 
         lost = sorted(n for n in wanted if passing.get(n) != n)
         if lost and step.operation not in ("cast", "deduplicate"):
             return spelled[lost[0]], step_name(index, step.operation)
-    name = _named_anew(node.transformation_sql, wanted) if node.transformation_sql else None
+    name = named_anew(node.transformation_sql, wanted) if node.transformation_sql else None
     return (name, "transformation_sql") if name else None
 
 
-def _named_anew(sql: str, names: set[str]) -> str | None:
+def named_anew(sql: str, names: set[str]) -> str | None:
     """A name that some part of a query gives to another value than the column of that name."""
     for alias in parse(sql, "").find_all(exp.Alias):
         value = alias.this.this if isinstance(alias.this, exp.Cast) else alias.this

@@ -35,15 +35,35 @@ class Detection:
 
 
 @dataclass(frozen=True)
+class Rejected:
+    """Rows that a step has put aside, as it saw them, with the column `_reasons`."""
+
+    step: int  # the place of the step in its node
+    rows: Relation
+    any: bool = True  # is there a row among them?
+
+
+@dataclass(frozen=True)
 class EngineContext:
-    """The rows on their way through the steps, and the engine that can name new ones."""
+    """The rows on their way through the steps, and the engine that can name new ones.
+
+    Rows are checked only on their way into a table (`checking`), not where a node looks at what became of old ones.
+    """
 
     engine: Engine
     rows: Relation
     where: str = "transform"
+    index: int = 0  # the place of the step in its node
     carried: tuple[str, ...] = ()  # metadata columns that `select` keeps
     detection: Detection | None = None
     now: datetime | None = None  # the one instant of the run
+    checking: bool = False
+    partial: bool = False  # some rows, of which checks of the rows as a whole say nothing
+    lake: Callable[[str, str], Relation] | None = (
+        None  # the living rows of a table, by its connection and name
+    )
+    rejected: tuple[Rejected, ...] = ()
+    said: tuple[str, ...] = ()  # what there is to warn of
 
     def with_rows(self, tree: exp.Query) -> EngineContext:
         return replace(self, rows=self.engine.query(tree))
@@ -109,7 +129,8 @@ def transform(
 
 @functools.cache
 def _load() -> None:
-    import strandline.transform.steps  # noqa: F401  (registers the built-in steps)
+    import strandline.transform.steps
+    import strandline.transform.validate  # noqa: F401
 
     for entry in entry_points(group="strandline.transforms"):
         entry.load()
@@ -133,7 +154,9 @@ def applied(context: EngineContext, config: StepConfig, node: str, index: int) -
         raise TransformError(f"{node}: there is no step `{config.operation}`")
     where = f"{node}: {step_name(index, config.operation)}"
     with located("transform", "steps", index):
-        return step.run(replace(context, where=where), step.param_model(**config.params))
+        return step.run(
+            replace(context, where=where, index=index), step.param_model(**config.params)
+        )
 
 
 def names() -> list[str]:

@@ -9,6 +9,7 @@ from decimal import Decimal
 
 import pytest
 from deltalake import DeltaTable
+from tests.shop import Shop
 
 from strandline.errors import (
     CastError,
@@ -20,9 +21,6 @@ from strandline.errors import (
     TransformError,
     UnknownColumn,
 )
-from strandline.testing.frames import read_table, write_parquet
-from strandline.testing.oracle import Frame
-from strandline.testing.projects import execute, make_project
 
 ORDERS = [("OrderID", "bigint"), ("CustomerID", "bigint"), ("LastModified", "date")]
 MARK = [{"column_name": "LastModified", "operation": "and", "expression": "'${last_value}'"}]
@@ -42,54 +40,33 @@ def june(day, month=6):
     return date(2024, month, day)
 
 
-class Shop:
-    """Files and a database that change from run to run, and the tables made of them."""
-
-    def __init__(self, folder, platform):
-        self.folder, self.platform, self.nodes = folder, platform, []
-
-    def declare(self, *nodes):
-        self.nodes = list(nodes)
-        erp = {"type": "sql", "url": "sqlite:///erp.db"}
-        self.project = make_project(self.folder, nodes, connections={"erp": erp})
-        return self
-
-    def put(self, name, columns, *rows):
-        """A Parquet file of these rows."""
-        names = [n for n, _ in columns]
-        frame = Frame(columns, [dict(zip(names, row, strict=True)) for row in rows])
-        write_parquet(self.folder / "landing" / f"{name}.parquet", frame)
-
-    def sql(self, *statements):
-        execute(self.folder / "erp.db", *statements)
+class AnySource(Shop):
+    """Files and a database, and any nodes over them."""
 
     def run(self, select=None):
-        """One run; raises what goes wrong. The result of the last node, or all by name when there are several."""
-        nodes = self.project.run(select, platform=self.platform, check=True).nodes
-        return nodes[0] if len(nodes) == 1 else {n.name: n for n in nodes}
-
-    def table(self, name):
-        return read_table(self.folder / "lake" / name)
+        """The result of the last node, or all by name when there are several."""
+        found = self.by_name(select)
+        return found if len(found) > 1 else next(iter(found.values()))
 
     def flags(self, name, key="id", flag="_is_deleted"):
-        return {row[key]: row[flag] for row in self.table(name).rows}
+        return {row[key]: row[flag] for row in self.stored(name)}
 
     def compact(self, name):
         """What OPTIMIZE does: other files, another version, the same rows."""
-        before = DeltaTable(self.folder / "lake" / name).version()
-        DeltaTable(self.folder / "lake" / name).optimize.compact()
-        assert DeltaTable(self.folder / "lake" / name).version() > before
+        before = DeltaTable(self.place(name)).version()
+        DeltaTable(self.place(name)).optimize.compact()
+        assert DeltaTable(self.place(name)).version() > before
 
 
 @pytest.fixture
 def shop(tmp_path, platform):
-    return Shop(tmp_path, platform)
+    return AnySource(tmp_path, platform)
 
 
 @pytest.fixture
 def quick(tmp_path, pandas_platform):
     """For what is said rather than done: it is said before any engine."""
-    return Shop(tmp_path, pandas_platform)
+    return AnySource(tmp_path, pandas_platform)
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.shop import Shop
 
 from strandline.errors import ConfigError
-from strandline.testing.frames import read_table
-from strandline.testing.projects import execute, make_project
 
 TABLE = "CREATE TABLE orders (id INTEGER, line TEXT, amount INTEGER, changed DATE)"
 MARKED = {"mode": "stateful", "column": "changed"}
@@ -66,27 +65,13 @@ def silver(*steps, keys=("id",), **params):
     }
 
 
-class Shop:
+class Orders(Shop):
     """A database that changes from run to run, and the tables made of it."""
 
-    def __init__(self, folder, platform):
-        self.folder, self.platform = folder, platform
-
-    def declare(self, *nodes):
-        erp = {"type": "sql", "url": "sqlite:///erp.db"}
-        self.project = make_project(self.folder, nodes, connections={"erp": erp})
-
-    def sql(self, *statements):
-        execute(self.folder / "erp.db", *statements)
-
-    def run(self, select=None):
-        """The results of one run by node."""
-        return {
-            n.name: n for n in self.project.run(select, platform=self.platform, check=True).nodes
-        }
+    run = Shop.by_name
 
     def ids(self, table):
-        return sorted(r["id"] for r in read_table(self.folder / "lake" / table).rows)
+        return sorted(r["id"] for r in self.stored(table))
 
     def mark(self, node):
         (row,) = [r for r in self.project.store.control(node) if r.node == node]
@@ -95,12 +80,12 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path, platform):
-    return Shop(tmp_path, platform)
+    return Orders(tmp_path, platform)
 
 
 @pytest.fixture
 def quick(tmp_path, pandas_platform):
-    return Shop(tmp_path, pandas_platform)
+    return Orders(tmp_path, pandas_platform)
 
 
 def gone_and_back(shop):

@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import pytest
-
-from strandline.engine.local.workspace import LocalPlatform
-from strandline.testing.frames import read_table
-from strandline.testing.projects import execute, make_project
-
-ERP = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
+from tests.shop import Shop, numbers
 
 
-class Shop:
+class ThreeRows(Shop):
     """A table `s` at the source, and nodes that are declared anew each time."""
 
     def __init__(self, folder, platform):
-        self.folder, self.platform = folder, platform
-        self.erp(
+        super().__init__(folder, platform)
+        self.sql(
             "CREATE TABLE s (id INTEGER, v TEXT, u INTEGER)",
             "INSERT INTO s VALUES (1,'a',1),(2,'b',1),(3,'c',1)",
         )
 
-    def erp(self, *statements):
-        execute(self.folder / "erp.db", *statements)
-
-    def run(self, *nodes, select=None) -> dict[str, Any]:
-        project = make_project(self.folder, nodes, connections=ERP)
-        quick = isinstance(self.platform, LocalPlatform)  # there a plan must foresee the run
-        planned = project.plan(select, platform=self.platform).nodes if quick else ()
-        found = {n.name: n for n in project.run(select, platform=self.platform, check=True).nodes}
-        assert not planned or {n.name: numbers(n) for n in planned} == {
-            n: numbers(r) for n, r in found.items()
-        }
-        return found
-
-    def rows(self, name):
-        return read_table(self.folder / "lake" / name).rows
+    def run(self, *nodes, select=None):
+        return self.declare(*nodes).foreseen(select)
 
     def alive(self, name):
-        rows = [r for r in self.rows(name) if r.get("_is_current", True) and not r["_is_deleted"]]
-        return sorted((r["id"], r["v"]) for r in rows)
-
-
-def numbers(result):
-    return (result.inserted, result.updated, result.deleted, result.reopened)
+        return self.living(name, "id", "v")
 
 
 def silver(name="silver", read=None, mode="upsert", *, off=None, step=None, **write):
@@ -84,24 +60,24 @@ FROM_BRONZE = {"connection": "lake", "table": "bronze"}
 
 @pytest.fixture
 def shop(tmp_path, platform):
-    return Shop(tmp_path, platform)
+    return ThreeRows(tmp_path, platform)
 
 
 @pytest.fixture
 def quick(tmp_path, pandas_platform):
-    return Shop(tmp_path, pandas_platform)
+    return ThreeRows(tmp_path, pandas_platform)
 
 
 @pytest.mark.parametrize("off", ["removed", "none", "ignore"])
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_a_row_that_the_source_has_again_is_alive(quick, off, mode):
     quick.run(silver(mode=mode))
-    quick.erp("DELETE FROM s WHERE id > 1")
+    quick.sql("DELETE FROM s WHERE id > 1")
     assert quick.run(silver(mode=mode))["silver"].deleted == 2
-    before = quick.rows("silver")
+    before = quick.stored("silver")
     assert quick.run(silver(mode=mode, off=off))["silver"].status == "unchanged"
-    assert quick.rows("silver") == before
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1), (3, 'new', 2)")
+    assert quick.stored("silver") == before
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1), (3, 'new', 2)")
     assert numbers(quick.run(silver(mode=mode, off=off))["silver"]) == (0, 0, 0, 2)
     assert quick.alive("silver") == [(1, "a"), (2, "b"), (3, "new")]
 
@@ -114,9 +90,9 @@ def test_delete_missing_that_is_false_again(quick):
     }
     node = {**silver(read=None, off="removed"), "read": read}
     quick.run({**node, "settings": {"delete_missing": True}})
-    quick.erp("DELETE FROM s WHERE id = 2")
+    quick.sql("DELETE FROM s WHERE id = 2")
     assert quick.run({**node, "settings": {"delete_missing": True}})["silver"].deleted == 1
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)")
     assert numbers(quick.run({**node, "settings": {"delete_missing": False}})["silver"]) == (
         0,
         0,
@@ -134,12 +110,12 @@ def test_old_rows_of_bronze_revive_nothing(shop):
         return [BRONZE, silver("silver", FROM_BRONZE, off=off), compare]
 
     shop.run(*nodes())
-    shop.erp("DELETE FROM s WHERE id > 1")
+    shop.sql("DELETE FROM s WHERE id > 1")
     assert {r.deleted for name, r in shop.run(*nodes()).items() if name != "bronze"} == {2}
-    flagged = [shop.rows(name) for name in ("silver", "history")]
+    flagged = [shop.stored(name) for name in ("silver", "history")]
     shop.run(*nodes("removed"))  # Bronze appends what the source still has
-    assert [shop.rows(name) for name in ("silver", "history")] == flagged
-    shop.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    assert [shop.stored(name) for name in ("silver", "history")] == flagged
+    shop.sql("INSERT INTO s VALUES (2, 'b', 1)")
     back = shop.run(*nodes("ignore"))
     assert {numbers(back[name]) for name in ("silver", "history")} == {(0, 0, 0, 1)}
     assert shop.alive("silver") == shop.alive("history") == [(1, "a"), (2, "b")]
@@ -152,10 +128,10 @@ def test_a_bronze_that_is_overwritten_holds_what_was_read_last(quick):
         return {**silver(off=off, step=COMPARE), "read": FROM_BRONZE}
 
     quick.run(bronze, node())
-    quick.erp("DELETE FROM s WHERE id = 2")
+    quick.sql("DELETE FROM s WHERE id = 2")
     assert quick.run(bronze, node(), select="silver")["silver"].deleted == 1  # Bronze still has it
     assert quick.run(bronze, node("removed"), select="silver")["silver"].status == "unchanged"
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)", "UPDATE s SET v = 'A' WHERE id = 1")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)", "UPDATE s SET v = 'A' WHERE id = 1")
     assert numbers(quick.run(bronze, node("removed"))["silver"]) == (
         0,
         1,
@@ -166,10 +142,10 @@ def test_a_bronze_that_is_overwritten_holds_what_was_read_last(quick):
 
 def test_where_the_old_version_is_gone_nothing_is_revived_and_a_warning_says_so(quick):
     quick.run(BRONZE, silver(read=FROM_BRONZE))
-    quick.erp("DELETE FROM s WHERE id = 2")
+    quick.sql("DELETE FROM s WHERE id = 2")
     quick.run(BRONZE, silver(read=FROM_BRONZE))
     shutil.rmtree(quick.folder / "lake" / "bronze")
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)")
     found = quick.run(BRONZE, silver(read=FROM_BRONZE, off="removed"))["silver"]
     told = "deleted rows of lake.silver stay deleted until they are read again: lake.bronze was made anew since"
     assert (numbers(found), found.warnings) == ((0, 0, 0, 0), [told])
@@ -179,11 +155,11 @@ def test_where_the_old_version_is_gone_nothing_is_revived_and_a_warning_says_so(
 
 def test_the_order_of_rows_comes_before_when_they_were_read(quick):
     """An older row revives nothing, an equal one does; so it is beside a feed whose deletes are ignored."""
-    quick.erp("UPDATE s SET u = 5")
+    quick.sql("UPDATE s SET u = 5")
     quick.run(silver(sequence_by="u"))
-    quick.erp("DELETE FROM s WHERE id > 1")
+    quick.sql("DELETE FROM s WHERE id > 1")
     quick.run(silver(sequence_by="u"))
-    quick.erp("INSERT INTO s VALUES (2, 'old', 4), (3, 'c', 5)")
+    quick.sql("INSERT INTO s VALUES (2, 'old', 4), (3, 'c', 5)")
     assert numbers(quick.run(silver(sequence_by="u", off="removed"))["silver"]) == (0, 0, 0, 1)
     assert quick.alive("silver") == [(1, "a"), (3, "c")]
 
@@ -199,10 +175,10 @@ def test_a_feed_whose_deletes_are_ignored_brings_rows_back(quick):
         return [silver(), {**gold, "write": {**gold["write"], "keys": ["id"], **write}}]
 
     quick.run(*nodes())
-    quick.erp("DELETE FROM s WHERE id = 2")
+    quick.sql("DELETE FROM s WHERE id = 2")
     assert quick.run(*nodes())["gold"].deleted == 1
     assert quick.run(*nodes(delete_strategy="ignore"))["gold"].status == "unchanged"
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)")
     assert numbers(quick.run(*nodes(delete_strategy="ignore"))["gold"]) == (0, 0, 0, 1)
 
 
@@ -221,9 +197,9 @@ def test_a_history_in_business_time_opens_a_new_version(quick):
         }
 
     quick.run(BRONZE, node(FROM_BRONZE))
-    quick.erp("DELETE FROM s WHERE id > 1")
+    quick.sql("DELETE FROM s WHERE id > 1")
     assert quick.run(BRONZE, node(FROM_BRONZE))["silver"].deleted == 2
     assert numbers(quick.run(BRONZE, node(FROM_BRONZE, "removed"))["silver"]) == (0, 0, 0, 0)
-    quick.erp("INSERT INTO s VALUES (2, 'b', 1)")
+    quick.sql("INSERT INTO s VALUES (2, 'b', 1)")
     assert numbers(quick.run(BRONZE, node(FROM_BRONZE, "removed"))["silver"]) == (0, 0, 0, 1)
     assert quick.alive("silver") == [(1, "a"), (2, "b")]

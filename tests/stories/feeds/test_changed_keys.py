@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from tests.shop import Shop
 
 from strandline.errors import TableError
-from strandline.testing.frames import read_table, write_parquet
-from strandline.testing.oracle import Frame
-from strandline.testing.projects import make_project
 
 COLUMNS = [("id", "bigint"), ("region", "string"), ("v", "string"), ("at", "timestamp")]
 MODES = {
@@ -19,35 +17,29 @@ MODES = {
 }
 
 
-class Shop:
+class Keyed(Shop):
     """One file of rows, and a table of them."""
 
-    def __init__(self, folder, platform):
-        self.folder, self.platform, self.day = folder, platform, 0
+    day = 0
 
     def run(self, write, keys, *rows, table="t"):
         self.day += 1
         at = datetime(2024, 6, self.day, tzinfo=UTC)
-        names = [n for n, _ in COLUMNS]
-        frame = Frame(COLUMNS, [dict(zip(names, (*row, at), strict=True)) for row in rows])
-        write_parquet(self.folder / "landing" / "x.parquet", frame)
+        self.put("x", COLUMNS, *((*row, at) for row in rows))
         node = {
             "name": "n",
             "read": {"connection": "files", "path": "x.parquet"},
             "write": {"connection": "lake", "table": table, "keys": keys, **write},
         }
-        self.project = make_project(self.folder, [node])
-        return self.project.run(platform=self.platform, check=True).nodes[0]
+        return self.declare(node).only()
 
     def rows(self, table="t"):
-        return sorted(
-            (r["id"], r["region"], r["v"]) for r in read_table(self.folder / "lake" / table).rows
-        )
+        return sorted((r["id"], r["region"], r["v"]) for r in self.stored(table))
 
 
 @pytest.fixture
 def shop(tmp_path, pandas_platform):
-    return Shop(tmp_path, pandas_platform)
+    return Keyed(tmp_path, pandas_platform)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.lab import lab
+from tests.shop import Shop
 
 from strandline.engine.base import Platform
 from strandline.errors import StalePlan, TableError, TransformError
@@ -331,35 +332,32 @@ def test_metadata_tells_no_events_apart(pandas_platform: Platform) -> None:
 # --- plans, stories, dead runs -----------------------------------------------------------------------------
 
 
-class Shop:
+class Chronicle(Shop):
     """A project of one history over a file, with its records on disk."""
 
+    run = Shop.only
+
     def __init__(self, folder: Any, platform: Platform, **write: Any) -> None:
-        self.folder, self.platform = folder, platform
-        node = {
-            "name": "n",
-            "read": {"connection": "files", "path": "rows.parquet"},
-            "write": {"connection": "lake", "table": "t", **TIME, **write},
-        }
-        self.project = make_project(folder, [node])
+        super().__init__(folder, platform)
+        self.declare(
+            {
+                "name": "n",
+                "read": {"connection": "files", "path": "rows.parquet"},
+                "write": {"connection": "lake", "table": "t", **TIME, **write},
+            }
+        )
 
     def land(self, *rows: tuple[Any, ...]) -> None:
         write_parquet(self.folder / "landing" / "rows.parquet", frame(TIMED, *rows))
 
-    def run(self) -> Any:
-        return self.project.run(platform=self.platform, check=True).nodes[0]
-
-    def table(self) -> Frame:
-        return read_table(self.folder / "lake" / "t")
-
     def events(self) -> list[Row]:
-        return read_table(self.folder / "lake" / "t__events").rows
+        return self.stored("t__events")
 
 
 @pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_a_plan_is_followed_exactly(tmp_path: Any, platform: Platform) -> None:
-    shop, file = Shop(tmp_path, platform), tmp_path / "plan.zip"
+    shop, file = Chronicle(tmp_path, platform), tmp_path / "plan.zip"
     shop.land((1, "Ada", "1", "U", day(1)), (1, "Eve", "1", "U", day(3)))
     planned = shop.project.plan(platform=platform, out=file).nodes[0]
     assert (planned.status, planned.inserted) == ("success", 1)
@@ -383,7 +381,7 @@ def test_a_plan_is_followed_exactly(tmp_path: Any, platform: Platform) -> None:
 
 
 def test_the_story_of_a_row(tmp_path: Any, pandas_platform: Platform) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Chronicle(tmp_path, pandas_platform)
     for row in (("Ada", "U", 1), ("Eve", "U", 3), (None, "D", 5), ("Ada", "U", 7)):
         shop.land((1, row[0], "1", row[1], day(row[2])))
         shop.run()
@@ -394,7 +392,7 @@ def test_the_story_of_a_row(tmp_path: Any, pandas_platform: Platform) -> None:
 
 
 def test_the_sql_can_be_read(tmp_path: Any, pandas_platform: Platform) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Chronicle(tmp_path, pandas_platform)
     shop.land((1, "Ada", "1", "U", day(1)))
     assert "LAG(" in shop.project.compile("n", platform=pandas_platform)
     shop.run()
@@ -404,7 +402,7 @@ def test_the_sql_can_be_read(tmp_path: Any, pandas_platform: Platform) -> None:
 def test_a_table_that_was_dropped_is_folded_anew(tmp_path: Any, pandas_platform: Platform) -> None:
     import shutil
 
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Chronicle(tmp_path, pandas_platform)
     shop.land((1, "Ada", "1", "U", day(1)), (2, "Bob", "1", "U", day(1)))
     shop.run()
     shutil.rmtree(tmp_path / "lake" / "t")

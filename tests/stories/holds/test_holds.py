@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shop import ERP, Shop
 
 from strandline.cli.main import main
 from strandline.errors import DeleteThresholdExceeded, EmptySource, StalePlan, UsageError
-from strandline.project import StrandlineProject
 from strandline.result import NodeResult
 from strandline.run.observer import Observer
 from strandline.testing.frames import read_table
@@ -21,14 +20,13 @@ from strandline.testing.projects import make_project
 ROWS = [(i, f"name {i}") for i in range(10)]
 
 
-class Shop:
+class TenRows(Shop):
     """A source of ten rows, a Bronze of snapshots, and a Silver that holds more than a fifth of deletes."""
 
     def __init__(self, folder: Path, platform: Any, mode: str = "upsert", **limits: Any) -> None:
-        self.folder, self.platform = folder, platform
-        self.database = sqlite3.connect(folder / "erp.db", isolation_level=None)
-        self.database.execute("CREATE TABLE c (id INTEGER, name TEXT)")
-        self.database.executemany("INSERT INTO c VALUES (?, ?)", ROWS)
+        super().__init__(folder, platform)
+        self.sql("CREATE TABLE c (id INTEGER, name TEXT)")
+        self.sql(*(f"INSERT INTO c VALUES ({i}, '{name}')" for i, name in ROWS))
         params = {
             "mode": "snapshot_diff",
             "keys": ["id"],
@@ -55,25 +53,17 @@ class Shop:
                 "write": {"connection": "lake", "table": "gold", "mode": "overwrite"},
             },
         ]
-        self.nodes, self.erp = nodes, {"type": "sql", "url": "sqlite:///erp.db"}
-        self.project: StrandlineProject = make_project(folder, nodes, connections={"erp": self.erp})
-
-    def sql(self, *statements: str) -> None:
-        for statement in statements:
-            self.database.execute(statement)
-
-    def run(self, **how: Any) -> Any:
-        return self.project.run(platform=self.platform, check=True, **how)
+        self.nodes, self.erp = nodes, ERP["erp"]
+        self.declare(*nodes)
 
     def silver(self, result: Any) -> Any:
         return next(n for n in result.nodes if n.name == "silver")
 
-    def living(self) -> set[int]:
-        rows = read_table(self.folder / "lake" / "silver").rows
-        return {r["id"] for r in rows if not r.get("_is_deleted")}
+    def alive(self) -> set[int]:
+        return {r for (r,) in self.living("silver", "id")}
 
     def counted(self) -> int:
-        return int(read_table(self.folder / "lake" / "gold").rows[0]["n"])
+        return int(self.stored("gold")[0]["n"])
 
 
 class Watching(Observer):
@@ -88,7 +78,7 @@ class Watching(Observer):
 
 @pytest.fixture
 def shop(tmp_path: Path, platform: Any) -> Shop:
-    return Shop(tmp_path, platform)
+    return TenRows(tmp_path, platform)
 
 
 @pytest.mark.lakes
@@ -99,7 +89,7 @@ def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
     held = shop.silver(first)
     assert (held.status, held.held, held.deleted, held.updated) == ("held", 4, 0, 1)
     assert first.exit_code == 3
-    assert shop.living() == set(range(10))
+    assert shop.alive() == set(range(10))
     assert shop.counted() == 10
 
     again = shop.silver(shop.run())  # still missing: stays, counted, not held twice
@@ -114,7 +104,7 @@ def test_a_mass_delete_is_held_approved_and_applied(shop: Shop) -> None:
     assert [(n.name, n.deleted, n.held, n.status) for n in approved.nodes] == [
         ("silver", 3, 0, "success")
     ]
-    assert shop.living() == {0, 1, 2, 3, 4, 5, 8}
+    assert shop.alive() == {0, 1, 2, 3, 4, 5, 8}
     assert shop.project.holds() == {}
     assert shop.silver(shop.run()).status == "unchanged"
     assert shop.counted() == 7
@@ -130,19 +120,19 @@ def test_rejected_deletes_are_silent_until_the_key_is_seen_again(shop: Shop) -> 
     shop.project.reject(shop.run().run_id)
     quiet = shop.run()
     assert (shop.silver(quiet).status, quiet.exit_code) == ("unchanged", 0)
-    assert shop.living() == set(range(10))
+    assert shop.alive() == set(range(10))
 
     shop.sql("INSERT INTO c VALUES (6, 'name 6')")
     shop.run()  # seen again, and gone once more: that is news
     shop.sql("DELETE FROM c WHERE id = 6")
     assert shop.silver(shop.run()).deleted == 1
-    assert shop.living() == set(range(10)) - {6}
+    assert shop.alive() == set(range(10)) - {6}
 
 
 @pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_approved_deletes_of_a_history_close_their_versions(tmp_path: Path, platform: Any) -> None:
-    shop = Shop(tmp_path, platform, mode="scd2")
+    shop = TenRows(tmp_path, platform, mode="scd2")
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
     run_id = shop.run().run_id
@@ -166,14 +156,14 @@ def test_a_plan_shows_the_deletes_and_is_followed_exactly(shop: Shop) -> None:
     assert (silver.deleted, silver.verdict, silver.delete_percent) == (1, "apply", 10.0)
     assert silver.sample_deletes == [{"id": 3}]
     assert silver.reason == "absent from the newest snapshot"
-    assert shop.living() == set(range(10))
+    assert shop.alive() == set(range(10))
 
     shop.sql("DELETE FROM c")  # what happens to the source meanwhile is not in the plan
     result = shop.project.follow(file, platform=shop.platform, check=True)
     assert [(n.name, n.inserted, n.deleted) for n in result.nodes] == [
         ("bronze", 10, 0), ("silver", 1, 1), ("gold", 0, 0)
     ]  # fmt: skip
-    assert shop.living() == set(range(11)) - {3}
+    assert shop.alive() == set(range(11)) - {3}
     with pytest.raises(StalePlan, match="stale plan"):
         shop.project.follow(file, platform=shop.platform)
     empty = shop.silver(shop.run())  # and now the empty source is held, as ever
@@ -206,7 +196,7 @@ def test_a_plan_shows_the_deletes_that_a_run_would_refuse(
     tmp_path: Path, platform: Any, why: str
 ) -> None:
     limits, gone, found, percent, kind, message = REFUSED[why]
-    shop = Shop(tmp_path, platform, **limits)
+    shop = TenRows(tmp_path, platform, **limits)
     shop.run()
     shop.sql("UPDATE c SET name = 'new' WHERE id = 1", gone)
     file = tmp_path / "refused.plan"
@@ -237,7 +227,7 @@ def test_a_plan_shows_the_deletes_that_a_run_would_refuse(
 def test_refused_deletes_are_told_in_words_and_in_data(
     tmp_path: Path, pandas_platform, capsys
 ) -> None:
-    shop = Shop(tmp_path, pandas_platform, on_threshold_breach="error")
+    shop = TenRows(tmp_path, pandas_platform, on_threshold_breach="error")
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
 
@@ -271,7 +261,7 @@ def test_refused_deletes_are_told_in_words_and_in_data(
 def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(
     tmp_path: Path, pandas_platform
 ) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     shop.run()
     file = tmp_path / "a.plan"
     shop.project.plan(platform=pandas_platform, out=file)
@@ -299,7 +289,7 @@ def test_a_plan_is_stale_when_a_table_the_records_or_the_configuration_moved(
 
 @pytest.mark.lakes
 def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     shop.run()
     shop.sql("UPDATE c SET name = 'changed' WHERE id = 7")
     shop.run()
@@ -333,7 +323,7 @@ def test_a_row_tells_its_story(tmp_path: Path, pandas_platform) -> None:
 
 
 def test_a_key_that_is_null_has_a_story_too(tmp_path: Path, pandas_platform) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     shop.sql("INSERT INTO c VALUES (NULL, 'nobody')")
     shop.run()
     story = shop.project.explain("silver", {"id": "NULL"})
@@ -355,7 +345,7 @@ def test_a_key_that_is_null_has_a_story_too(tmp_path: Path, pandas_platform) -> 
 def test_explain_says_what_is_wrong_with_the_question(
     tmp_path: Path, pandas_platform, capsys, args, message
 ) -> None:
-    Shop(tmp_path, pandas_platform).run()
+    TenRows(tmp_path, pandas_platform).run()
     with pytest.raises(SystemExit) as ended:
         main(["explain", *args, "--project-dir", str(tmp_path)])
     assert ended.value.code == 2
@@ -389,7 +379,7 @@ def test_what_nobody_looks_for_any_more_cannot_be_approved_but_rejected(
     tmp_path: Path, pandas_platform, way
 ) -> None:
     changed, why = WAYS[way]
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
     held = shop.run().run_id
@@ -420,7 +410,7 @@ def two_that_hold(shop: Shop) -> tuple[str, dict[str, Any]]:
 def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(
     tmp_path: Path, pandas_platform
 ) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     held, second = two_that_hold(shop)
     second.pop("transform")
     shop.project = make_project(tmp_path, [*shop.nodes[:2], second], connections={"erp": shop.erp})
@@ -439,7 +429,7 @@ def test_what_one_node_no_longer_looks_for_keeps_no_other_from_being_approved(
 
 
 def test_approving_says_why_it_ends_as_it_does(tmp_path: Path, pandas_platform, capsys) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     held, second = two_that_hold(shop)
     ignoring = second | {"write": second["write"] | {"delete_strategy": "ignore"}}
     make_project(tmp_path, [*shop.nodes[:2], ignoring], connections={"erp": shop.erp})
@@ -455,7 +445,7 @@ def test_approving_says_why_it_ends_as_it_does(tmp_path: Path, pandas_platform, 
 
 
 def test_holds_of_a_node_that_is_gone_say_so(tmp_path: Path, pandas_platform) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
     held = shop.run().run_id
@@ -466,7 +456,7 @@ def test_holds_of_a_node_that_is_gone_say_so(tmp_path: Path, pandas_platform) ->
 
 
 def test_status_tells_how_many_deletes_are_held(tmp_path: Path, pandas_platform, capsys) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
     held = shop.run()
@@ -487,7 +477,7 @@ def test_status_tells_how_many_deletes_are_held(tmp_path: Path, pandas_platform,
 
 
 def test_a_plan_over_open_holds_holds_them(tmp_path: Path, pandas_platform, capsys) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
     shop.run()
@@ -518,7 +508,7 @@ def test_a_plan_over_open_holds_holds_them(tmp_path: Path, pandas_platform, caps
 def test_a_plan_that_cannot_be_kept_is_told_before_it_is_made(
     tmp_path: Path, pandas_platform
 ) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     with pytest.raises(UsageError, match=r"nodir/x: there is no folder .*nodir\n"):
         shop.project.plan(platform=pandas_platform, out=tmp_path / "nodir" / "x")
     with pytest.raises(UsageError, match="is a folder"):
@@ -528,7 +518,7 @@ def test_a_plan_that_cannot_be_kept_is_told_before_it_is_made(
 def test_notes_of_a_run_that_died_before_its_record_do_not_count(
     tmp_path: Path, pandas_platform, monkeypatch
 ) -> None:
-    shop = Shop(tmp_path, pandas_platform)
+    shop = TenRows(tmp_path, pandas_platform)
     shop.run()
     shop.sql("DELETE FROM c WHERE id > 5")
     shop.run(select="bronze")

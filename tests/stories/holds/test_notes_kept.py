@@ -8,50 +8,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shop import Shop
 
 from strandline import failpoints
 from strandline.errors import CommitConflict, ReadError, StrandlineError, UndoRefused, UsageError
 from strandline.testing.frames import read_table
-from strandline.testing.projects import execute, make_project
 
 LAKE = {"connection": "lake"}
 HOLD = {"max_delete_percent": 15, "on_threshold_breach": "hold"}
 
 
-class Shop:
+class Noted(Shop):
     """A source table, and a node over it that is declared anew for each run."""
 
     def __init__(self, folder: Path, platform: Any) -> None:
-        self.folder, self.platform = folder, platform
-        self.erp("CREATE TABLE c (id INTEGER, k TEXT, day TEXT, v TEXT)")
-
-    def erp(self, *statements: str) -> None:
-        execute(self.folder / "erp.db", *statements)
+        super().__init__(folder, platform)
+        self.sql("CREATE TABLE c (id INTEGER, k TEXT, day TEXT, v TEXT)")
 
     def has(self, *ids: int, day: str = "2024-06-01", v: str = "a") -> None:
         """The source holds exactly these rows now."""
-        self.erp(
-            "DELETE FROM c", *(f"INSERT INTO c VALUES ({i}, 'x', '{day}', '{v}')" for i in ids)
-        )
+        rows = (f"INSERT INTO c VALUES ({i}, 'x', '{day}', '{v}')" for i in ids)
+        self.sql("DELETE FROM c", *rows)
 
     def run(self, *nodes: dict[str, Any], **more: Any) -> Any:
-        connections = {
-            "erp": {"type": "sql", "url": "sqlite:///erp.db"},
-            **more.pop("connections", {}),
-        }
-        self.project = make_project(self.folder, nodes, connections=connections, **more)
-        self.last = self.project.run(platform=self.platform, check=True)
+        self.last = Shop.run(self.declare(*nodes, **more))
         return self.last.nodes[-1]
 
     def gone(self) -> list[int]:
-        return sorted(
-            r["id"] for r in read_table(self.folder / "lake" / "t").rows if r.get("_is_deleted")
-        )
+        return sorted(r["id"] for r in self.stored() if r.get("_is_deleted"))
 
 
 @pytest.fixture
 def shop(tmp_path: Path, pandas_platform: Any) -> Shop:
-    return Shop(tmp_path, pandas_platform)
+    return Noted(tmp_path, pandas_platform)
 
 
 def looking(
@@ -271,7 +260,7 @@ def test_an_empty_extract_is_no_newer_one(shop: Shop) -> None:
     node = looking(snapshot_column="day")
     shop.has(1, 2, 3, day="2024-06-01", v="new")
     shop.run(node)
-    shop.erp("DELETE FROM c")
+    shop.sql("DELETE FROM c")
     assert shop.run(node).held == 3
     shop.has(1, 2, day="2024-05-01", v="old")
     assert any("is older than" in w for w in shop.run(node).warnings)

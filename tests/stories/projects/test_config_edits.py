@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.shop import Shop
 
 from strandline.errors import TableError
-from strandline.testing.frames import read_table
-from strandline.testing.projects import execute, make_project
 
 LAKE = {"connection": "lake"}
 MARKED = {"connection": "erp", "table": "s", "incremental": {"mode": "stateful", "column": "u"}}
@@ -35,14 +34,8 @@ def fed(table: str, alias: str | None = None) -> dict[str, Any]:
     return {**LAKE, "table": table, "alias": alias, "cdc_strategy": "cdf"}
 
 
-class Shop:
+class Edited(Shop):
     """Tables that others write, and nodes that are declared anew each time."""
-
-    def __init__(self, folder: Path, platform: Any) -> None:
-        self.folder, self.platform = folder, platform
-
-    def place(self, name: str) -> str:
-        return str(self.folder / "lake" / name)
 
     def write(self, name: str, *rows: tuple[int, str], mode: Any = "error") -> None:
         data = pa.table(
@@ -54,22 +47,16 @@ class Shop:
     def delete(self, name: str, where: str) -> None:
         DeltaTable(self.place(name)).delete(where)
 
-    def erp(self, *statements: str) -> None:
-        execute(self.folder / "erp.db", *statements)
-
     def run(self, *nodes: dict[str, Any]) -> list[str]:
-        connections = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
-        self.project = make_project(self.folder, nodes, connections=connections)
-        return [n.status for n in self.project.run(platform=self.platform, check=True).nodes]
+        return [n.status for n in self.declare(*nodes).by_name().values()]
 
-    def living(self, name: str, column: str = "v") -> list[tuple[int, Any]]:
-        rows = read_table(self.place(name)).rows
-        return sorted((r["id"], r[column]) for r in rows if not r.get("_is_deleted"))
+    def living(self, name: str, *columns: str) -> list[tuple[int, Any]]:
+        return super().living(name, "id", *(columns or ("v",)))
 
 
 @pytest.fixture
 def shop(tmp_path: Path, pandas_platform: Any) -> Shop:
-    return Shop(tmp_path, pandas_platform)
+    return Edited(tmp_path, pandas_platform)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -91,9 +78,9 @@ def test_another_source_after_quiet_runs(shop: Shop, mode: str) -> None:
 
 @pytest.mark.parametrize("how", ["renamed", "dropped"])
 def test_a_new_table_starts_at_the_beginning(shop: Shop, how: str) -> None:
-    shop.erp("CREATE TABLE s (id INTEGER, u INTEGER)", "INSERT INTO s VALUES (1, 1), (2, 2)")
+    shop.sql("CREATE TABLE s (id INTEGER, u INTEGER)", "INSERT INTO s VALUES (1, 1), (2, 2)")
     shop.run(node("n", MARKED, "t"))
-    shop.erp("INSERT INTO s VALUES (3, 3)")
+    shop.sql("INSERT INTO s VALUES (3, 3)")
     if how == "dropped":
         shutil.rmtree(shop.place("t"))
     shop.run(node("n", MARKED, "other" if how == "renamed" else "t"))
@@ -112,9 +99,9 @@ def test_there_and_back_again_skips_nothing(shop: Shop) -> None:
 
 
 def test_a_source_of_another_name_has_no_mark(shop: Shop) -> None:
-    shop.erp("CREATE TABLE s (id INTEGER, u INTEGER)", "INSERT INTO s VALUES (1, 5)")
+    shop.sql("CREATE TABLE s (id INTEGER, u INTEGER)", "INSERT INTO s VALUES (1, 5)")
     shop.run(node("n", MARKED, "t"))
-    shop.erp("CREATE TABLE s2 (id INTEGER, u INTEGER)", "INSERT INTO s2 VALUES (2, 1)")
+    shop.sql("CREATE TABLE s2 (id INTEGER, u INTEGER)", "INSERT INTO s2 VALUES (2, 1)")
     shop.run(node("n", {**MARKED, "table": "s2"}, "t"))
     assert shop.living("t", "u") == [(1, 5), (2, 1)]
 
@@ -129,11 +116,11 @@ def test_a_node_of_another_name_goes_on_where_its_table_is(shop: Shop, mode: str
 
 
 def test_two_nodes_that_change_names(shop: Shop) -> None:
-    shop.erp("CREATE TABLE s (id INTEGER, u INTEGER)", "INSERT INTO s VALUES (1, 1), (2, 2)")
+    shop.sql("CREATE TABLE s (id INTEGER, u INTEGER)", "INSERT INTO s VALUES (1, 1), (2, 2)")
     shop.write("src", (1, "a"), (2, "b"))
     shop.run(node("m", MARKED, "one"), node("n", fed("src"), "two"))
     shop.run(node("m", MARKED, "one"), node("n", fed("src"), "two"))
-    shop.erp("INSERT INTO s VALUES (3, 3)")
+    shop.sql("INSERT INTO s VALUES (3, 3)")
     shop.delete("src", "id = 1")
     shop.run(node("n", MARKED, "one"), node("m", fed("src"), "two"))
     assert shop.living("one", "u") == [(1, 1), (2, 2), (3, 3)]
@@ -141,7 +128,7 @@ def test_two_nodes_that_change_names(shop: Shop) -> None:
 
 
 def test_snapshots_are_told_apart_whatever_their_node_is_called(shop: Shop) -> None:
-    shop.erp(
+    shop.sql(
         "CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (1, 'a'), (2, 'b'), (3, 'c')"
     )
     read = {"connection": "erp", "table": "s"}
@@ -152,10 +139,10 @@ def test_snapshots_are_told_apart_whatever_their_node_is_called(shop: Shop) -> N
     }
     silver = node("silver", {**LAKE, "table": "b"}, "t", transform=steps)
     shop.run(node("bronze", read, "b", "append"), silver)
-    shop.erp("DELETE FROM s WHERE id = 3")
+    shop.sql("DELETE FROM s WHERE id = 3")
     shop.run(node("bronze", read, "b", "append"), silver)
     assert shop.living("t") == [(1, "a"), (2, "b")]
-    shop.erp("UPDATE s SET v = 'B' WHERE id = 2")
+    shop.sql("UPDATE s SET v = 'B' WHERE id = 2")
     shop.run(node("renamed", read, "b", "append"), silver)
     assert shop.living("t") == [(1, "a"), (2, "B")]
 
@@ -206,7 +193,7 @@ def test_files_of_another_folder_are_read_whatever_their_names(shop: Shop) -> No
 
 
 def test_a_column_that_bronze_keeps_is_there_for_a_new_silver(shop: Shop) -> None:
-    shop.erp("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (1, 'a')")
+    shop.sql("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (1, 'a')")
     read = {"connection": "erp", "table": "s"}
     steps = {
         "steps": [
@@ -215,7 +202,7 @@ def test_a_column_that_bronze_keeps_is_there_for_a_new_silver(shop: Shop) -> Non
     }
     bronze = node("bronze", read, "b", transform=steps)
     shop.run(bronze)
-    shop.erp("ALTER TABLE s DROP COLUMN v")
+    shop.sql("ALTER TABLE s DROP COLUMN v")
     shop.run(bronze, node("silver", {**LAKE, "table": "b"}, "t", transform=steps))
     assert shop.living("t") == [(1, "a")]
 
@@ -226,9 +213,9 @@ def test_a_bronze_that_turns_from_append_to_overwrite_and_back(shop: Shop) -> No
         {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}},
     ]
     silver = node("silver", {**LAKE, "table": "b"}, "s", transform={"steps": steps})
-    shop.erp("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (0, 'a'), (1, 'b')")
+    shop.sql("CREATE TABLE s (id INTEGER, v TEXT)", "INSERT INTO s VALUES (0, 'a'), (1, 'b')")
     for i, mode in enumerate(("append", "overwrite", "append", "overwrite", "overwrite")):
-        shop.erp(f"DELETE FROM s WHERE id = {i}", f"INSERT INTO s VALUES ({i + 2}, 'c')")
+        shop.sql(f"DELETE FROM s WHERE id = {i}", f"INSERT INTO s VALUES ({i + 2}, 'c')")
         assert shop.run(node("b", {"connection": "erp", "table": "s"}, "b", mode), silver) == [
             "success",
             "success",

@@ -6,41 +6,39 @@ from datetime import date, datetime
 from decimal import Decimal
 
 import pytest
+from tests.shop import Shop
 
 from strandline.cli.main import main
 from strandline.errors import ReadError, UsageError
-from strandline.testing.frames import write_parquet
-from strandline.testing.oracle import Frame
-from strandline.testing.projects import make_project
 
 NUMBERS = [("id", "bigint"), ("v", "string")]
 
 
-class Shop:
+class Told(Shop):
     """A file of rows, and a table whose deletes are found by comparing snapshots."""
 
     def __init__(self, folder, platform, columns=NUMBERS, mode="upsert", **limits):
-        self.folder, self.platform, self.columns = folder, platform, columns
+        super().__init__(folder, platform)
+        self.columns = columns
         step = {
             "operation": "detect_deletes",
             "params": {"mode": "snapshot_diff", "keys": ["id"], **limits},
         }
-        node = {
-            "name": "n",
-            "read": {"connection": "files", "path": "x.parquet"},
-            "transform": {"steps": [step]},
-            "write": {"connection": "lake", "table": "t", "mode": mode, "keys": ["id"]},
-        }
-        self.project = make_project(folder, [node])
+        self.declare(
+            {
+                "name": "n",
+                "read": {"connection": "files", "path": "x.parquet"},
+                "transform": {"steps": [step]},
+                "write": {"connection": "lake", "table": "t", "mode": mode, "keys": ["id"]},
+            }
+        )
 
     def run(self, *rows):
-        names = [n for n, _ in self.columns]
-        frame = Frame(self.columns, [dict(zip(names, row, strict=True)) for row in rows])
-        write_parquet(self.folder / "landing" / "x.parquet", frame)
-        return self.project.run(platform=self.platform, check=True).run_id
+        self.put("x", self.columns, *rows)
+        return super().run().run_id
 
     def undo(self, run_id):
-        return self.project.undo(run_id, platform=self.platform).run_id
+        return super().undo(run_id).run_id
 
     def tell(self, key):
         return self.project.explain("n", {"id": key}).events
@@ -49,7 +47,7 @@ class Shop:
 @pytest.mark.lakes
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_an_undo_counts_a_row_that_is_changed_back_once(tmp_path, pandas_platform, mode, capsys):
-    shop = Shop(tmp_path, pandas_platform, mode=mode)
+    shop = Told(tmp_path, pandas_platform, mode=mode)
     shop.run((1, "a"), (2, "b"), (3, "c"))
     gone = shop.run((2, "b"), (3, "C"), (4, "d"))  # flagged, unchanged, updated, inserted
     with pytest.raises(SystemExit):
@@ -70,7 +68,7 @@ HOLD = {"max_delete_count": 0, "on_threshold_breach": "hold"}
 def test_an_undone_delete_is_told_with_its_reason_and_the_undo_as_one(
     tmp_path, pandas_platform, mode, capsys
 ):
-    shop = Shop(tmp_path, pandas_platform, mode=mode)
+    shop = Told(tmp_path, pandas_platform, mode=mode)
     shop.run((1, "a"), (2, "b"), (3, "c"))
     gone = shop.run((2, "B"), (3, "c"))
     back = shop.undo(gone)
@@ -110,7 +108,7 @@ def test_an_undone_delete_is_told_with_its_reason_and_the_undo_as_one(
 
 
 def test_an_undone_first_run_and_an_undone_hold(tmp_path, pandas_platform):
-    shop = Shop(tmp_path, pandas_platform, **HOLD)
+    shop = Told(tmp_path, pandas_platform, **HOLD)
     first = shop.run((1, "a"), (2, "b"))
     held = shop.run((2, "b"))
     back = shop.undo(held)
@@ -152,7 +150,7 @@ SPELLED = {
 
 
 def test_bytes_that_are_text_may_be_given_as_text(tmp_path, pandas_platform):
-    shop = Shop(tmp_path, pandas_platform, [("id", "binary"), ("v", "string")], **HOLD)
+    shop = Told(tmp_path, pandas_platform, [("id", "binary"), ("v", "string")], **HOLD)
     shop.run((b"a\xc3\xbc", "a"), (b"b", "b"))
     shop.run((b"b", "b"))
     for text in ("aü", "0x61c3bc"):
@@ -162,7 +160,7 @@ def test_bytes_that_are_text_may_be_given_as_text(tmp_path, pandas_platform):
 @pytest.mark.parametrize("type_", SPELLED)
 def test_a_key_is_a_value_however_it_is_spelled(tmp_path, pandas_platform, type_):
     one, other, same, wrong = SPELLED[type_]
-    shop = Shop(tmp_path, pandas_platform, [("id", type_), ("v", "string")], **HOLD)
+    shop = Told(tmp_path, pandas_platform, [("id", type_), ("v", "string")], **HOLD)
     shop.run((one, "a"), (other, "b"))
     shop.run((other, "b"))
     for key in (one, *same):  # from Python, a value of Python
@@ -175,7 +173,7 @@ def test_a_key_is_a_value_however_it_is_spelled(tmp_path, pandas_platform, type_
 def test_a_row_whose_files_are_gone_is_not_said_to_have_never_been_there(
     tmp_path, pandas_platform, capsys
 ):
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Told(tmp_path, pandas_platform)
     shop.run((1, "a"), (2, "b"))
     table = tmp_path / "lake" / "t"
     first = set(table.glob("*.parquet"))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 from tests.crashing import Runs, agrees
+from tests.shop import ERP, Shop
 
 from strandline import failpoints
 from strandline.control.fence import counting
@@ -18,7 +19,7 @@ from strandline.project import StrandlineProject
 from strandline.run.retry import Retry
 from strandline.testing.frames import arrow, read_table
 from strandline.testing.oracle import Frame
-from strandline.testing.projects import execute, make_project
+from strandline.testing.projects import make_project
 
 LAKE = {"connection": "lake"}
 LOG = {**LAKE, "table": "log", "mode": "append"}
@@ -36,23 +37,16 @@ MENDED = "DELETE FROM c WHERE name = 'again'"
 NEW = "INSERT INTO c VALUES (3, 'three', 2)"
 
 
-class Shop:
+class Several(Shop):
     """A database, and one node that keeps a log of it and what is true now."""
 
     def __init__(
         self, folder: Path, platform: Any, *targets: dict[str, Any], more: tuple[Any, ...] = ()
     ) -> None:
-        self.folder, self.platform, self.targets, self.more = (
-            folder,
-            platform,
-            targets or (LOG, SILVER),
-            more,
-        )
+        super().__init__(folder, platform)
+        self.targets, self.more = targets or (LOG, SILVER), more
         self.sql("CREATE TABLE c (id INTEGER, name TEXT, u INTEGER)")
         self.sql("INSERT INTO c VALUES (1, 'one', 1), (2, 'two', 1)")
-
-    def sql(self, *statements: str) -> None:
-        execute(self.folder / "erp.db", *statements)
 
     @property
     def project(self) -> StrandlineProject:
@@ -62,15 +56,13 @@ class Shop:
             "incremental": {"mode": "stateful", "column": "u"},
         }
         nodes = [{"name": "n", "read": read, "write": list(self.targets)}, *self.more]
-        return make_project(
-            self.folder, nodes, connections={"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
-        )
+        return make_project(self.folder, nodes, connections=ERP)
 
     def run(self, **how: Any) -> Any:
         return self.project.run(platform=self.platform, retry=ONCE, **how)
 
     def rows(self, table: str) -> Counter[tuple[int, str]]:
-        return Counter((r["id"], r["name"]) for r in read_table(self.folder / "lake" / table).rows)
+        return Counter((r["id"], r["name"]) for r in self.stored(table))
 
     def source(self) -> Counter[tuple[int, str]]:
         import sqlite3
@@ -96,14 +88,14 @@ def error(result: Any, name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def shop(tmp_path: Path, pandas_platform: Any) -> Shop:
-    return Shop(tmp_path, pandas_platform)
+    return Several(tmp_path, pandas_platform)
 
 
 # --- written together, and taken back together --------------------------------------------------------------
 
 
 def test_every_target_is_kept_true_to_the_source(tmp_path: Path, platform: Any) -> None:
-    shop = Shop(tmp_path, platform)
+    shop = Several(tmp_path, platform)
     assert statuses(shop.run()) == {"n": "success", "n.silver": "success"}
     assert shop.rows("log") == shop.rows("silver") == shop.source()
     assert statuses(shop.run()) == {"n": "unchanged", "n.silver": "unchanged"}
@@ -117,7 +109,7 @@ def test_every_target_is_kept_true_to_the_source(tmp_path: Path, platform: Any) 
 @pytest.mark.lakes
 @pytest.mark.long_on_spark
 def test_one_target_fails_and_the_other_is_taken_back(tmp_path: Path, platform: Any) -> None:
-    shop = Shop(tmp_path, platform)
+    shop = Several(tmp_path, platform)
     shop.run(check=True)
     shop.sql(NEW, TWICE, "INSERT INTO c VALUES (1, 'again', 2)")
     result = shop.run()
@@ -150,7 +142,7 @@ def test_in_the_first_run_too(shop: Shop) -> None:
 def test_of_three_those_before_it_are_taken_back_and_those_after_it_wait(
     tmp_path: Path, pandas_platform: Any
 ) -> None:
-    shop = Shop(tmp_path, pandas_platform, LOG, COPY, SILVER, {**COPY, "table": "last"})
+    shop = Several(tmp_path, pandas_platform, LOG, COPY, SILVER, {**COPY, "table": "last"})
     shop.run(check=True)
     copied = shop.rows("copy")
     shop.sql(NEW, TWICE)
@@ -169,7 +161,7 @@ def test_of_three_those_before_it_are_taken_back_and_those_after_it_wait(
 def test_when_the_first_fails_nothing_is_to_be_taken_back(
     tmp_path: Path, pandas_platform: Any
 ) -> None:
-    shop = Shop(tmp_path, pandas_platform, SILVER, LOG)
+    shop = Several(tmp_path, pandas_platform, SILVER, LOG)
     shop.sql(TWICE)
     result = shop.run()
     assert statuses(result) == {"n": "failed", "n.log": "skipped"}
@@ -228,7 +220,7 @@ def test_what_cannot_be_taken_back_is_told(shop: Shop) -> None:
 
 
 def test_nobody_builds_on_what_is_taken_back(tmp_path: Path, pandas_platform: Any) -> None:
-    shop = Shop(tmp_path, pandas_platform, more=(GOLD,))
+    shop = Several(tmp_path, pandas_platform, more=(GOLD,))
     shop.run(check=True)
     shop.sql(NEW, TWICE)
     result = shop.run(threads=4)

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.shop import Shop
 
 from strandline.errors import StrandlineError
 from strandline.lake.delta.log import describe
-from strandline.testing.frames import read_table
-from strandline.testing.projects import execute, make_project
+from strandline.testing.projects import make_project
 from strandline.types import Clock, Table
 
 NEWEST = {"operation": "deduplicate", "params": {"keys": ["id"], "order_by": "_extracted_at DESC"}}
@@ -20,17 +20,14 @@ TWO = ["bronze", "silver"]
 ALL = {"_extracted_at", "_source_connection", "_source_table"}
 
 
-class Shop:
+class Layers(Shop):
     """A database, a Bronze that appends what it reads, a Silver over it and a Gold over that."""
 
     def __init__(self, folder, platform):
-        self.folder, self.platform = folder, platform
+        super().__init__(folder, platform)
         self.now = datetime(2024, 3, 31, tzinfo=UTC)
 
-    def sql(self, *statements):
-        execute(self.folder / "shop.db", *statements)
-
-    def project(self, *, add_metadata=True, steps=(NEWEST,)):
+    def written(self, *, add_metadata=True, steps=(NEWEST,)):
         def node(name, read, mode, **more):
             write = {"connection": "lake", "table": name, "mode": mode, **more.pop("write", {})}
             return {"name": name, "read": read, "write": write, **more}
@@ -47,22 +44,20 @@ class Shop:
             node("gold", {"connection": "lake", "table": "silver"}, "upsert", write=keyed),
         ]
         nodes[1]["transform"] = {"steps": list(steps)}
-        return make_project(
-            self.folder, nodes, connections={"erp": {"type": "sql", "url": "sqlite:///shop.db"}}
-        )
+        return self.declare(*nodes).project
 
     def run(self, *, select=None, **how):
         self.now += timedelta(days=1)
-        found = self.project(**how).run(
+        found = self.written(**how).run(
             select, platform=self.platform, clock=Clock(self.now), check=True
         )
         return {n.name: (n.inserted, n.updated) for n in found.nodes}
 
     def table(self, name):
-        return {row["id"]: row for row in read_table(self.folder / "lake" / name).rows}
+        return {row["id"]: row for row in self.stored(name)}
 
     def state(self, name):
-        return describe(Table(name, str(self.folder / "lake" / name)))
+        return describe(Table(name, self.place(name)))
 
     def filled(self):
         self.sql("CREATE TABLE t (id INTEGER, v TEXT)", "INSERT INTO t VALUES (1, 'a'), (2, 'a')")
@@ -71,12 +66,12 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path, platform):
-    return Shop(tmp_path, platform).filled()
+    return Layers(tmp_path, platform).filled()
 
 
 @pytest.fixture
 def local(tmp_path, pandas_platform):
-    return Shop(tmp_path, pandas_platform).filled()
+    return Layers(tmp_path, pandas_platform).filled()
 
 
 def test_metadata_is_known_by_its_role_and_is_no_change(shop):
@@ -94,7 +89,7 @@ def test_metadata_is_known_by_its_role_and_is_no_change(shop):
 
 
 def test_metadata_travels_on(local):
-    planned = local.project().plan(platform=local.platform)
+    planned = local.written().plan(platform=local.platform)
     assert [n.status for n in planned.nodes] == ["success"] * 3
     local.run()
     first = local.now
@@ -106,7 +101,7 @@ def test_metadata_travels_on(local):
 @pytest.mark.parametrize("add_metadata", [True, False])
 @pytest.mark.parametrize("name", ["_extracted_at", "_BATCH_ID", "_source_file", "_source_table"])
 def test_a_column_of_that_name_is_refused(tmp_path, pandas_platform, name, add_metadata):
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Layers(tmp_path, pandas_platform)
     shop.sql(f"CREATE TABLE t (id INTEGER, {name} TEXT)", "INSERT INTO t VALUES (1, 'mine')")
     with pytest.raises(StrandlineError) as refused:
         shop.run(add_metadata=add_metadata)
@@ -136,7 +131,7 @@ def test_under_another_name_it_is_a_column_like_any_other(local):
             "add_metadata": True,
         },
     }
-    erp = {"erp": {"type": "sql", "url": "sqlite:///shop.db"}}
+    erp = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
     project = make_project(local.folder, [node], connections=erp)
     project.run(platform=local.platform, check=True)
     local.sql("UPDATE t SET _extracted_at = 'late' WHERE id = 1")
@@ -165,7 +160,7 @@ def test_files_with_a_column_of_that_name_are_refused(tmp_path, platform, name, 
 
 
 def test_a_table_of_somebody_else_keeps_its_own_column(tmp_path, pandas_platform):
-    shop = Shop(tmp_path, pandas_platform)
+    shop = Layers(tmp_path, pandas_platform)
     shop.sql("CREATE TABLE t (id INTEGER, v TEXT)")
     theirs = pa.table(
         {

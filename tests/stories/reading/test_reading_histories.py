@@ -8,13 +8,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.shop import Shop
 
-from strandline.engine.local.workspace import LocalPlatform
 from strandline.errors import ConfigError, ReadError, TableError, UnknownColumn
-from strandline.testing.frames import read_table
-from strandline.testing.projects import execute, make_project
-
-ERP = {"erp": {"type": "sql", "url": "sqlite:///erp.db"}}
 
 
 def silver(mode, name=None):
@@ -44,61 +40,34 @@ def gold(name, sql, table="scd2", keys=(), *, cdf=False, **read):
     return node | ({"transformation_sql": sql} if sql else {})
 
 
-class Shop:
+class Customers(Shop):
     """Customers that come, change and go; tables made of them."""
 
+    run = Shop.foreseen
+
     def __init__(self, folder, platform):
-        self.folder, self.platform = folder, platform
-        self.erp(
+        super().__init__(folder, platform)
+        self.sql(
             "CREATE TABLE c (id INTEGER, town TEXT)",
             "INSERT INTO c VALUES " + ", ".join(f"({i}, 'a')" for i in range(1, 8)),
         )
 
-    def erp(self, *statements):
-        execute(self.folder / "erp.db", *statements)
-
-    def declare(self, *nodes):
-        self.project = make_project(self.folder, nodes, connections=ERP)
-        return self
-
-    def run(self, select=None):
-        """One run; in process also a plan, which must foresee it."""
-        quick = isinstance(self.platform, LocalPlatform)
-        planned = self.project.plan(select, platform=self.platform).nodes if quick else ()
-        found = {
-            n.name: n for n in self.project.run(select, platform=self.platform, check=True).nodes
-        }
-        assert not planned or {n.name: numbers(n) for n in planned} == {
-            n: numbers(r) for n, r in found.items()
-        }
-        return found
-
-    def table(self, name):
-        return read_table(self.folder / "lake" / name)
-
     def rows(self, name, *columns):
         """The living rows of a table."""
-        found = [
-            r for r in self.table(name).rows if not (r.get("_is_deleted") and "_last_seen" in r)
-        ]
-        names = columns or [
-            n for n in self.table(name).names if n not in ("_is_deleted", "_last_seen", "_row_hash")
-        ]
+        found = [r for r in self.stored(name) if not (r.get("_is_deleted") and "_last_seen" in r)]
+        hidden = ("_is_deleted", "_last_seen", "_row_hash")
+        names = columns or [n for n in self.table(name).names if n not in hidden]
         return sorted((tuple(r[n] for n in names) for r in found), key=repr)
-
-
-def numbers(result):
-    return (result.inserted, result.updated, result.deleted, result.reopened)
 
 
 @pytest.fixture
 def shop(tmp_path, platform):
-    return Shop(tmp_path, platform)
+    return Customers(tmp_path, platform)
 
 
 @pytest.fixture
 def quick(tmp_path, pandas_platform):
-    return Shop(tmp_path, pandas_platform)
+    return Customers(tmp_path, pandas_platform)
 
 
 COUNT = "SELECT 1 AS k, count(*) AS n FROM s"
@@ -129,11 +98,11 @@ def test_gold_says_what_it_says_over_an_upsert(shop):
     )
     shop.run()
     assert (shop.rows("n"), shop.rows("copy")) == ([(1, 7)], [(i, "a") for i in range(1, 8)])
-    shop.erp("DELETE FROM c WHERE id > 2", "UPDATE c SET town = 'b' WHERE id = 2")
+    shop.sql("DELETE FROM c WHERE id > 2", "UPDATE c SET town = 'b' WHERE id = 2")
     assert shop.run()["copy"].deleted == 5
     assert (shop.rows("n"), shop.rows("copy")) == ([(1, 2)], [(1, "a"), (2, "b")])
     assert shop.rows("last") == [(i, i > 2) for i in range(1, 8)]
-    shop.erp(*(f"INSERT INTO c VALUES ({i}, 'a')" for i in range(3, 8)))
+    shop.sql(*(f"INSERT INTO c VALUES ({i}, 'a')" for i in range(3, 8)))
     shop.run()
     assert (shop.rows("n"), shop.rows("copy")) == (
         [(1, 7)],
@@ -165,9 +134,9 @@ def test_any_past_of_a_history_reads_as_that_of_an_upsert(quick):
         for way in ways:
             assert quick.rows(f"scd2_{way}") == quick.rows(f"upsert_{way}"), way
         for i in dice.sample(range(1, 8), 4):
-            quick.erp(f"DELETE FROM c WHERE id = {i}")
+            quick.sql(f"DELETE FROM c WHERE id = {i}")
             if dice.random() < 0.5:
-                quick.erp(f"INSERT INTO c VALUES ({i}, '{dice.choice('abc')}')")
+                quick.sql(f"INSERT INTO c VALUES ({i}, '{dice.choice('abc')}')")
 
 
 def test_another_choice_of_versions_computes_everything_again(quick):
@@ -184,7 +153,7 @@ def test_another_choice_of_versions_computes_everything_again(quick):
         return quick.run()["t"]
 
     choose(versions="current")
-    quick.erp("DELETE FROM c WHERE id > 2", "UPDATE c SET town = 'b' WHERE id = 2")
+    quick.sql("DELETE FROM c WHERE id > 2", "UPDATE c SET town = 'b' WHERE id = 2")
     choose(versions="current")
     assert quick.rows("t") == [(1, 1), (2, 1)]
     again = "everything is computed again: the node's sources, steps, SQL, keys or rules of writing are other ones"
@@ -228,7 +197,7 @@ def test_a_column_of_ours_is_an_ordinary_one_where_it_is_named(quick):
         },
     )
     quick.run()
-    quick.erp("UPDATE c SET town = 'b' WHERE id = 2", "DELETE FROM c WHERE id = 1")
+    quick.sql("UPDATE c SET town = 'b' WHERE id = 2", "DELETE FROM c WHERE id = 1")
     quick.run()
     assert quick.table("closed").names == [
         "id",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.crashing import agrees
+from tests.shop import Shop
 
 from strandline import failpoints
 from strandline.errors import Overtaken, UndoRefused, UsageError
@@ -30,11 +31,11 @@ OURS = (
 )  # numbers and instants of a run
 
 
-class Shop:
+class Undone(Shop):
     """A database; snapshots of it, what lives, its history, a count, and a log that is read by its mark."""
 
     def __init__(self, folder: Path, platform: Any) -> None:
-        self.folder, self.platform = folder, platform
+        super().__init__(folder, platform)
         self.database = sqlite3.connect(folder / "erp.db", isolation_level=None)
         self.database.execute("CREATE TABLE c (id INTEGER, name TEXT, u INTEGER)")
         self.database.executemany(
@@ -84,18 +85,7 @@ class Shop:
                 "write": {**lake, "table": "log", "mode": "append"},
             },
         ]
-        erp = {"type": "sql", "url": "sqlite:///erp.db"}
-        return make_project(self.folder, nodes, connections={"erp": erp}, **more)
-
-    def sql(self, *statements: str) -> None:
-        for statement in statements:
-            self.database.execute(statement)
-
-    def run(self, **how: Any) -> Any:
-        return self.project.run(platform=self.platform, check=True, **how)
-
-    def undo(self, run_id: str, **how: Any) -> Any:
-        return self.project.undo(run_id, platform=self.platform, **how)
+        return self.declare(*nodes, **more).project
 
     def rows(self, *without: str) -> dict[str, Counter[tuple[tuple[str, str], ...]]]:
         """Every table that is there; a column that is NULL may as well not be there."""
@@ -104,7 +94,7 @@ class Shop:
             if not (self.folder / "lake" / name).exists():
                 found[name] = Counter()
                 continue
-            rows = read_table(self.folder / "lake" / name).rows
+            rows = self.stored(name)
             found[name] = Counter(
                 tuple(
                     sorted(
@@ -138,7 +128,7 @@ CHANGES: list[list[str]] = [
 @pytest.mark.long_on_spark
 @pytest.mark.long
 def test_the_last_five_runs_newest_first(tmp_path: Path, engine_name: str, platform: Any) -> None:
-    shop = Shop(tmp_path, platform)
+    shop = Undone(tmp_path, platform)
     runs = [shop.run().run_id]
     seen = [(shop.rows(), shop.records())]
     changes = (
@@ -191,7 +181,7 @@ def _without(rows: Counter[tuple[tuple[str, str], ...]]) -> Counter[tuple[tuple[
 
 @pytest.fixture
 def shop(tmp_path: Path, pandas_platform: Any) -> Shop:
-    return Shop(tmp_path, pandas_platform)
+    return Undone(tmp_path, pandas_platform)
 
 
 def test_a_dry_run_writes_nothing(shop: Shop) -> None:

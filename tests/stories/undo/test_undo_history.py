@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.crash.test_history_crash import AFTER, FIRST, SECOND, Shop
+from tests.crash.test_history_crash import AFTER, FIRST, SECOND, Dying
 from tests.stories.history.test_history import TIMED, day, frame
 from tests.stories.undo.test_undo import meanwhile
 
@@ -21,14 +21,14 @@ SAME = [
 ]  # lower than what is known of that day: an event, and no version
 
 
-def everything(shop: Shop) -> list[list[str]]:
+def everything(shop: Dying) -> list[list[str]]:
     """The rows of the table and of its events, whole."""
     tables = [read_table(shop.folder / "lake" / name).rows for name in ("t", "t__events")]
     return [sorted(spelled(tuple(sorted(r.items()))) for r in rows) for rows in tables]
 
 
-def lived(folder: Path, platform: Any) -> tuple[Shop, list[str], list[list[list[str]]]]:
-    shop, runs, seen = Shop(folder, platform), [], []
+def lived(folder: Path, platform: Any) -> tuple[Dying, list[str], list[list[list[str]]]]:
+    shop, runs, seen = Dying(folder, platform), [], []
     for rows in (FIRST, SECOND, LATE, SAME):
         shop.land(*rows)
         runs.append(shop.project.run(platform=platform, check=True).run_id)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -136,9 +137,9 @@ BOMBS = {
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_bombs_are_refused_at_once(problems: Problems, text: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     (found,) = problems(text)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2  # unrolled, it would be hours
     assert "stands for more than" in found.message or "nested more than" in found.message
 
 
@@ -245,12 +246,26 @@ def test_an_unreadable_file_makes_no_false_alarms(problems: Problems) -> None:
     assert len(problems(f"include: [b.yaml]\n{main}", b="connections: [\n")) == 1
 
 
-def test_a_large_project_loads_quickly(write: Write) -> None:
+def test_the_work_of_loading_grows_with_the_project_and_no_faster(write: Write) -> None:
     node = "  - name: n{0}\n    read: {{connection: bronze, table: customers}}\n    transformation_sql: SELECT a FROM source\n    write: {{connection: silver, table: t{0}, mode: append}}\n"
-    folder = write(GOOD + "".join(node.format(i) for i in range(500)))
-    start = time.monotonic()
-    assert len(load_project(folder).config.nodes) == 502
-    assert time.monotonic() - start < 5
+
+    def calls(nodes: int) -> int:
+        folder = write(GOOD + "".join(node.format(i) for i in range(nodes)))
+        load_project(folder)  # what is imported or compiled once is not counted
+        counted = 0
+
+        def count(_frame: object, event: str, _arg: object) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        sys.setprofile(count)
+        try:
+            assert len(load_project(folder).config.nodes) == nodes + 2
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    assert calls(80) < 12 * calls(8)
 
 
 def test_bad_indentation_shows_the_lines(write: Write, problems: Problems) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from strandline.errors import Fenced, taken
+from strandline.errors import Fenced, TableError, taken
 from strandline.failpoints import point
 from strandline.lake.delta import log as delta_log
 from strandline.sql.expr import rows_of
@@ -28,6 +28,11 @@ def apply(
 ) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
     delta = delta_log.open_on(table, changes, token, record)
+    if delta is not None and (feature := delta_log.unwritable(delta)):
+        raise TableError(
+            f"{table.label} uses {feature}, which the local engine cannot write; nothing was written",
+            hint="run this node with engine: spark, or write another table",
+        )
     if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.txn:
         raise Fenced(taken(token.node, token.batch, _holder(delta, token)))
     properties = CommitProperties(
@@ -102,6 +107,8 @@ def _merge(
 ) -> None:
     # in brackets: deltalake reads x IS NOT DISTINCT FROM y AND z as x IS NOT DISTINCT FROM (y AND z)
     on = " AND ".join(f'(s."{_q(k)}" IS NOT DISTINCT FROM t."{_q(k)}")' for k in changes.keys)
+    if changes.drops:  # others of the same key may come: those replace nothing
+        on = f"(s.\"{ACTION}\" <> 'insert') AND {on}"
     values = _assignments(changes.columns.names)
     merge = delta.merge(
         _marked(workspace.arrow(rows_of(changes.additions)), changes, delta),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,11 @@ class DuckWorkspace:
         for macro in MACROS:
             self.connection.execute(macro)
         for name, answer in ANSWERS.items():
-            self.connection.create_function(
-                name, answer.function, list(answer.arguments), answer.result
-            )
+            # unlike a macro, a function is known to all who share the database: one of them may have brought it
+            with suppress(duckdb.CatalogException):
+                self.connection.create_function(
+                    name, answer.function, list(answer.arguments), answer.result
+                )
 
     def fresh(self, kind: str) -> str:
         return f"_{kind}{next(self._numbers)}"

@@ -113,7 +113,7 @@ def lake(workspace: DuckWorkspace, source: LakeSource) -> str:
 
 def _plain_files(delta: DeltaTable) -> bool:
     features = set(delta.protocol().reader_features or ())
-    mapped = delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    mapped = delta_log.has_mapped_names(delta)
     return (
         "deletionVectors" not in features
         and not mapped

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from strandline.lake.base import Key
 from strandline.lake.delta import feed, log, past
 from strandline.lake.delta.limits import DELTA_LIMITS
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Commit, Table, TableState, Token
+from strandline.types import Column, Commit, Table, TableState, Token
 
 
 class DeltaFormat:
@@ -47,6 +47,9 @@ class DeltaFormat:
 
     def keep_feed(self, table: Table) -> None:
         feed.enable(table)
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        log.add_columns(table, columns)
 
     def overlooked(
         self,

@@ -86,6 +86,8 @@ def gap(table: Table, after: int, version: int, *, vectors: bool) -> str | None:
     before = _opened(table, after) if after >= 0 else None
     if after >= 0 and before is None:
         return f"the log no longer reaches back to version {after}"
+    if not vectors and before is not None and log.has_mapped_names(before):
+        return "its files call columns by other names (column mapping)"
     return (
         _interrupted(commits, before)
         or _other_columns(commits, before)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
-from deltalake import DeltaTable, TableFeatures
+from deltalake import DeltaTable, Field, TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from strandline.errors import CommitConflict, TableError
+from strandline.lake.delta.types import to_delta
 from strandline.strategy.changes import METADATA, ChangeSet, Removals
 from strandline.types import Column, Commit, Schema, Table, TableState, Token
 
@@ -103,6 +104,20 @@ def schema_of(delta: DeltaTable) -> Schema:
     return Schema(tuple(Column(f["name"], spark_type(f["type"])) for f in _fields(delta)))
 
 
+def has_mapped_names(delta: DeltaTable) -> bool:
+    """Tell whether the files call columns by other names than the table does."""
+    return delta.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+
+
+def unwritable(delta: DeltaTable) -> str | None:
+    """What of a table deltalake cannot write; it would land a commit on mapped names that reads as NULLs."""
+    if has_mapped_names(delta):
+        return "column mapping (its columns were renamed or dropped)"
+    if "typeWidening" in (delta.protocol().writer_features or ()):
+        return "type widening"
+    return None
+
+
 def open_table(table: Table) -> DeltaTable | None:
     """The table, None when nothing is there, an error when something else is."""
     path = Path(table.location)
@@ -150,13 +165,27 @@ def _with_local_times(table: Table, delta: DeltaTable, changes: ChangeSet) -> De
     Neither writer adds it with the column: deltalake would leave a table behind that cannot be opened.
     """
     wanted = any("timestamp_ntz" in c.gets for c in changes.evolves)
-    if not wanted or _LOCAL_TIMES in (delta.protocol().writer_features or ()):
+    return _with_feature(table, delta) if wanted else delta
+
+
+def _with_feature(table: Table, delta: DeltaTable) -> DeltaTable:
+    if _LOCAL_TIMES in (delta.protocol().writer_features or ()):
         return delta
     with conflicts_told(table):
         delta.alter.add_feature(
             TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True
         )
     return DeltaTable(table.location)
+
+
+def add_columns(table: Table, columns: Sequence[Column]) -> None:
+    """Add optional columns at the end, in a commit without rows."""
+    delta = DeltaTable(table.location)
+    if any("timestamp_ntz" in c.type for c in columns):
+        delta = _with_feature(table, delta)
+    fields = [Field(c.name, to_delta(c.type), nullable=True) for c in columns]
+    with conflicts_told(table):
+        delta.alter.add_columns(fields)
 
 
 def _looked_at(
