@@ -16,7 +16,6 @@ from strandline.testing.projects import LAKE
 AROUND = [
     *KEY,
     "commit.rows",
-    "alter.before",
     "readback.after",
     "commit.before#2",
     "commit.after#2",

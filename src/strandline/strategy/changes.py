@@ -210,9 +210,14 @@ def after(changes: ChangeSet, target: Relation | None) -> exp.Query:
     )
 
 
-def coming(changes: ChangeSet, target: Relation) -> exp.Query:
-    """The rows that are written where stored rows are not changed in place: those that come, and those touched."""
+def coming(changes: ChangeSet, target: Relation | None) -> exp.Query:
+    """The rows that are written where stored rows are not changed in place: those that come, and those touched.
+
+    There is no target when no row is touched.
+    """
     come = _come(changes).where(negate(one_of(col(ACTION), (DROP, *TOUCHING))))
+    if target is None:
+        return come
     return exp.union(come, _touched_rows(changes, target), distinct=False)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from strandline.engine.local.workspace import LocalWorkspace
 
 FILE, POS = "_strandline_file", "_strandline_pos"
-"""Where a row is stored: the file, and its position there."""
+"""Where a row is stored: the number of the file in a list, and the position there."""
 _READ = {
     "bigint",
     "int",
@@ -67,24 +67,29 @@ class FileReader:
         self.columns = columns_of_schema(schema)
         refuse_renamed(found.metadata, schema, table)
 
-    def rows(self, files: Sequence[LiveFile], *, where_stored: bool = False) -> str:
-        """The rows of files that are not deleted, as SQL; with where they are stored, if that is asked for."""
+    def rows(self, files: Sequence[LiveFile]) -> str:
+        """The rows of files that are not deleted, as SQL."""
         whole = [f for f in files if not f.deletes]
-        parts = [self._select(whole, None, where_stored=where_stored)] if whole else []
+        parts = [self._select(whole)] if whole else []
         if some := [f for f in files if f.deletes]:
-            gone = self.deletes(some)
-            parts.append(self._select(some, f"NOT {_listed(gone)}", where_stored=where_stored))
-        return " UNION ALL ".join(parts) or self._none(where_stored=where_stored)
+            parts.append(f"{self._select(some)} WHERE NOT {_listed(self.deletes(some))}")
+        return " UNION ALL ".join(parts) or self._none()
 
     def rows_listed(self, files: Sequence[LiveFile], positions: str) -> str:
         """The rows of files at these positions."""
-        return self._select(files, _listed(positions), where_stored=False)
+        return f"{self._select(files)} WHERE {_listed(positions)}"
+
+    def stored_rows(self, files: Sequence[LiveFile]) -> str:
+        """All rows of files, deleted ones too, each with where it is stored."""
+        if files:
+            return self._select(files, f", f.file_index AS {FILE}, f.file_row_number AS {POS}")
+        return self._none(Column(FILE, "bigint"), Column(POS, "bigint"))
 
     def deletes(self, files: Sequence[LiveFile]) -> str:
-        """A view of the positions that deletes take out of files."""
-        paths = {f.uri: local_path(f.uri, self.table) for f in files}
+        """A view of what deletes take out of files: the number of the file in this list, and the position."""
         known = self.workspace.fresh("paths")
-        self.workspace.register(known, pa.table({"uri": list(paths), FILE: list(paths.values())}))
+        numbers = pa.array(range(len(files)), pa.int64())
+        self.workspace.register(known, pa.table({"uri": [f.uri for f in files], FILE: numbers}))
         stored = sorted(
             {
                 local_path(d.file_path, self.table)
@@ -112,13 +117,10 @@ class FileReader:
         )
         return view
 
-    def _select(self, files: Sequence[LiveFile], where: str | None, *, where_stored: bool) -> str:
+    def _select(self, files: Sequence[LiveFile], more: str = "") -> str:
         paths = _array([local_path(f.uri, self.table) for f in files])
         values = ", ".join(col(c.name, "f").sql(dialect="duckdb") for c in self.columns)
-        more = f", f.{FILE}, f.file_row_number AS {POS}" if where_stored else ""
-        stored = f", filename = '{FILE}', file_row_number = true" if where_stored or where else ""
-        text = f"SELECT {values}{more} FROM read_parquet({paths}, schema = {self._map()}{stored}) f"
-        return f"{text} WHERE {where}" if where else text
+        return f"SELECT {values}{more} FROM read_parquet({paths}, schema = {self._map()}) f"
 
     def _map(self) -> str:
         """What DuckDB needs to know of the columns: it finds them by the numbers of their fields."""
@@ -135,13 +137,14 @@ class FileReader:
             entries.append(f"{field.field_id}: {{name: {name}, type: {duck}, default_value: NULL}}")
         return "MAP {" + ", ".join(entries) + "}"
 
-    def _none(self, *, where_stored: bool) -> str:
-        more = (Column(FILE, "string"), Column(POS, "bigint")) if where_stored else ()
+    def _none(self, *more: Column) -> str:
         return render(typed(self.columns.plus(*more), None, set()), "duckdb")
 
 
 def _listed(positions: str) -> str:
-    return f'EXISTS (SELECT 1 FROM "{positions}" d WHERE d.{FILE} = f.{FILE} AND d.{POS} = f.file_row_number)'
+    """Whether a row of `f` is among these positions."""
+    same = f"d.{FILE} = f.file_index AND d.{POS} = f.file_row_number"
+    return f'EXISTS (SELECT 1 FROM "{positions}" d WHERE {same})'
 
 
 def _array(values: Iterable[str]) -> str:
