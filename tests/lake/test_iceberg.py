@@ -28,7 +28,7 @@ from strandline.run.runner import Runner
 from strandline.testing.frames import assert_same, read_table
 from strandline.testing.oracle import Frame
 from strandline.testing.projects import LAKE, make_project
-from strandline.types import Table, Token
+from strandline.types import Column, Table, Token
 
 COLUMNS = [("id", "bigint"), ("name", "string")]
 
@@ -603,6 +603,19 @@ def test_new_and_wider_columns_come_in_the_snapshot_of_the_rows(world: Any) -> N
     ]
     with w.platform.workspace("look"):
         assert w.at(state.version) == 2
+
+
+def test_columns_are_added_without_rows(world: Any) -> None:
+    w = world()
+    w.run(frame((1, "a")))
+    before = w.state()
+    format_of(w.place).add_columns(w.place, [Column("more", "decimal(10,2)")])
+    now = w.state()
+    assert (now.version, now.schema.get("more")) == (
+        before.version,
+        Column("more", "decimal(10,2)"),
+    )
+    assert w.at(now.version) == 1
 
 
 def test_fields_come_inside_of_structs(world: Any) -> None:

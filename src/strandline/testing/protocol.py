@@ -1,9 +1,10 @@
 """The protocol of one batch on paper: every order in which two runners can take its steps, and die between them.
 
-Two nodes in a row append what is new: the first copies a source, the second copies the first one's table. A runner
-takes one atomic step at a time, as the code does (docs/exactly-once.md names the function of each): look at the
-records, look into the table, announce, read, stage, commit with the token, read back, log, record, sweep. Between any
-two steps the other runner may go on, the source may grow, and the runner may die; a dead one is followed by a new run.
+A *line* is a table and one source of it. Two lines either follow each other, the second one copying the first one's
+table, or feed one table from two sources. Each appends what is new. A runner takes one atomic step at a time, as the
+code does (docs/exactly-once.md names the function of each): look at the record, look into the table, announce, read,
+stage, commit under the table's next number, read back, put the record, log, sweep. Between any two steps the other
+runner may go on, a source may grow, and the runner may die; a dead one is followed by a new run.
 `check` visits every state that can be reached, and returns the shortest way to one that is wrong.
 
 `rules` leaves one rule of the protocol out at a time: without any of them, there is a way to a wrong state.
@@ -17,63 +18,68 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 RULES = (
-    "token",
-    "read_back",
-    "one_ending",
-    "monotone",
-    "recover",
-    "heal",
-    "data_beats_quiet",
-    "number_of_the_table",
+    "token",  # of one number of a table, one commit lands
+    "read_back",  # where a taken number is skipped without an error, the runner looks whose commit it is
+    "number_of_the_table",  # numbers count the commits of the table, whichever of its sources they came from
+    "compare_and_set",  # a batch without a commit puts its record only over the one that it has looked at
+    "forward",  # a batch with a commit puts its record only over that of an older commit
+    "recover",  # a commit that the record does not know is recorded first
+    "own_source",  # and it is one from the same source
+    "heal",  # an ending that the history does not know is logged first
+    "again",  # who loses to another source of the table tries again
 )
-NODES = 2
-FIRST, FOREIGN = 1, -1  # the run that has been before, and whoever does not keep to the protocol
+LINES = 2
+FIRST, FOREIGN = (
+    1,
+    -1,
+)  # the run that has been before, and a writer that does not keep to the protocol
+CHAIN, SHARED = (0, 1), (0, 0)
+"""The table of each line: the second reads what the first writes, or both write one table."""
 
 
 class Commit(NamedTuple):
-    """A data commit: its number in this table, who made it, its batch, how far it has read, and its rows."""
+    """A data commit: its number in this table, who made it, from which source, how far it has read, and its rows."""
 
     number: int
     run: int
-    batch: int
+    line: int
     mark: int
     rows: tuple[int, ...]
     does: str = "run"
 
 
 class Ending(NamedTuple):
-    """A row of `etl_runs` that counts, and the number of the newest commit that its runner knew of or made."""
+    """A row of `etl_runs`."""
 
-    batch: int
     run: int
     mark: int
     data: bool
-    known: int
     does: str = "run"
 
 
 class Control(NamedTuple):
-    """The row of `etl_control`: the newest finished batch, the newest commit known, how far it has read; who works."""
+    """The row of `etl_control`: how often it was put, the newest commit known, how far it has read, how it ended."""
 
-    finished: int = 0
+    revision: int = 0
     known: int = 0
     mark: int = 0
+    last: Ending | None = None
     running: int = 0
 
 
 class Runner(NamedTuple):
-    """One run of one process: where it stands in which node, and what it knows."""
+    """One run of one process: where it stands in which line, and what it knows."""
 
     run: int
-    node: int = 0
+    line: int = 0
     at: str = "look"
     seen: Control = Control()
-    batch: int = 0
     number: int = 0
     mark: int = 0
     rows: tuple[int, ...] = ()
-    found: Ending | None = None
+    found: Commit | None = None
     does: str = "run"  # or what a person asks for: see testing/deciding.py
+    applies: bool = False  # its batch deletes what a person has approved
     base: int = 0
     todo: tuple[int, ...] | None = None
 
@@ -81,18 +87,25 @@ class Runner(NamedTuple):
 class World(NamedTuple):
     """Everything there is."""
 
-    source: int
+    sources: tuple[int, int]  # how many rows each source of its own has
+    table: tuple[int, int]  # of each line
     tables: tuple[tuple[Commit, ...], ...]
     control: tuple[Control, ...]
     log: tuple[tuple[Ending, ...], ...]
-    staged: frozenset[tuple[int, int]]  # run, node
+    staged: frozenset[tuple[int, int]]  # run, line
     runners: tuple[Runner, ...]
     next_run: int
     crashes: int
     again: int
     grows: int
-    fenced: frozenset[tuple[int, int]] = frozenset()  # run, node
-    foreign: int = 0  # how often somebody else may commit
+    fenced: frozenset[tuple[int, int]] = frozenset()  # run, line
+    foreign: int = 0  # how often another writer may commit
+    decided: tuple[
+        tuple[str, int], ...
+    ] = ()  # what a person has decided on the held delete, and the run
+    undoing: tuple[int, ...] | None = (
+        None  # the lines that an undo of the first run has set out to take back
+    )
 
 
 @dataclass(frozen=True)
@@ -114,126 +127,139 @@ class Protocol:
         return None
 
     def _look(self, w: World, i: int, r: Runner) -> World:
-        return goes(w, i, r._replace(at="describe", seen=w.control[r.node]))
+        return goes(w, i, r._replace(at="describe", seen=w.control[r.line], found=None))
 
     def _describe(self, w: World, i: int, r: Runner) -> World:
-        """What does the table hold that the records do not know, and what does the history know that they do not?"""
+        """What does the table hold that the record does not know, and the record that the history does not?"""
         seen = r.seen
-        commit = newest(w, r.node)
-        if commit and "recover" in self.rules and commit.number > seen.known:
-            found = Ending(commit.batch, commit.run, commit.mark, True, commit.number, commit.does)
-            return goes(w, i, r._replace(at="log", found=found))
-        ended = max((e for e in w.log[r.node]), key=lambda e: (e.batch, e.data), default=None)
-        if ended and "heal" in self.rules and ended.batch > seen.finished:
-            return goes(w, i, r._replace(at="put", found=ended))
-        batch = seen.finished + 1
-        number = (
-            (commit.number if commit else 0) + 1 if "number_of_the_table" in self.rules else batch
-        )
-        return goes(w, i, r._replace(at="announce", batch=batch, number=number))
+        mine = newest(w, r.line) if "own_source" in self.rules else newest_of_table(w, r.line)
+        if mine and "recover" in self.rules and mine.number > seen.known:
+            return goes(w, i, r._replace(at="put", found=mine))
+        if seen.last and "heal" in self.rules and not _logged(w, r.line, seen.last):
+            return goes(w, i, r._replace(at="log"))
+        last = newest_of_table(w, r.line)
+        number = (last.number if last else 0) + 1
+        if "number_of_the_table" not in self.rules:
+            number = len([c for c in commits_of(w, r.line) if c.line == r.line]) + 1
+        return goes(w, i, r._replace(at="announce", number=number))
 
     def _announce(self, w: World, i: int, r: Runner) -> World:
-        now = w.control[r.node]
-        if "monotone" in self.rules and now.finished >= r.batch:
-            return stops(w, i, r)
-        told = now._replace(running=r.batch)
-        if "monotone" not in self.rules:  # the row is replaced by what this runner remembers
-            told = r.seen._replace(running=r.batch)
-        return goes(_with(w, "control", r.node, told), i, r._replace(at="read"))
+        """A label for people: nothing depends on it."""
+        told = w.control[r.line]._replace(running=r.run)
+        return goes(_with(w, "control", r.line, told), i, r._replace(at="read"))
 
     def _read(self, w: World, i: int, r: Runner) -> World:
-        there = tuple(range(1, w.source + 1)) if r.node == 0 else rows_of(w, 0)
+        there = rows_of(w, 0) if r.line and w.table == CHAIN else source_rows(w, r.line)
         new = tuple(sorted(x for x in there if x > r.seen.mark))
-        mark = max((*new, r.seen.mark))
-        return goes(w, i, r._replace(at="stage", rows=new, mark=mark))
+        return goes(w, i, r._replace(at="stage", rows=new, mark=max((*new, r.seen.mark))))
 
     def _stage(self, w: World, i: int, r: Runner) -> World:
-        w = w._replace(staged=w.staged | {(r.run, r.node)})
-        return goes(w, i, r._replace(at="commit" if commits(r) else "log"))
+        w = w._replace(staged=w.staged | {(r.run, r.line)})
+        return goes(w, i, r._replace(at="commit" if commits(r) else "put"))
 
     def _commit(self, w: World, i: int, r: Runner) -> World:
-        table, last = w.tables[r.node], newest(w, r.node)
+        last = newest_of_table(w, r.line)
         if "token" in self.rules and last and last.number >= r.number:
-            return goes(w, i, r._replace(at="read_back")) if self.skips else stops(w, i, r)
-        w = _with(
-            w, "tables", r.node, (*table, Commit(r.number, r.run, r.batch, r.mark, r.rows, r.does))
-        )
+            return goes(w, i, r._replace(at="read_back")) if self.skips else self._lost(w, i, r)
+        made = Commit(r.number, r.run, r.line, r.mark, r.rows, _does(r))
+        w = _with(w, "tables", w.table[r.line], (*commits_of(w, r.line), made))
         return goes(w, i, r._replace(at="read_back"))
 
     def _read_back(self, w: World, i: int, r: Runner) -> World:
-        mine = [c for c in w.tables[r.node] if (c.number, c.run) == (r.number, r.run)]
-        if "read_back" in self.rules and not mine:
-            return stops(w, i, r)
-        return goes(w, i, r._replace(at="log"))
+        there = [c for c in commits_of(w, r.line) if (c.number, c.run) == (r.number, r.run)]
+        if "read_back" in self.rules and not any(c.line == r.line for c in there):
+            return self._lost(w, i, r)
+        return goes(w, i, r._replace(at="put"))
 
-    def _ending(self, r: Runner) -> Ending:
-        """What a runner has to record: what it found, or its own batch."""
-        data = commits(r)
-        return r.found or Ending(
-            r.batch, r.run, r.mark, data, r.number if data else r.seen.known, r.does
-        )
-
-    def _log(self, w: World, i: int, r: Runner) -> World:
-        """Of one number one ending counts; what has committed is there, whatever was told of its number."""
-        mine = self._ending(r)
-        there = w.log[r.node]
-        if any((e.batch, e.run) == (mine.batch, mine.run) for e in there):
-            return goes(w, i, r._replace(at="put"))
-        taken = any(e.batch >= mine.batch for e in there)
-        if (
-            "one_ending" in self.rules
-            and taken
-            and not (mine.data and "data_beats_quiet" in self.rules)
-        ):
+    def _lost(self, w: World, i: int, r: Runner) -> World:
+        """Another runner has this number: it has done the same, or it has fed the table from its other source."""
+        theirs = [c for c in commits_of(w, r.line) if c.number >= r.number and c.line == r.line]
+        if theirs or r.does == "undo" or "again" not in self.rules:
             return stops(w, i, r)
-        return goes(_with(w, "log", r.node, (*there, mine)), i, r._replace(at="put"))
+        w = w._replace(staged=w.staged - {(r.run, r.line)})
+        return goes(w, i, r._replace(at="look", rows=()))
 
     def _put(self, w: World, i: int, r: Runner) -> World:
-        """The record goes forward, and says what the newest commit covered, or a quiet ending that knew of it."""
-        now, mine = w.control[r.node], self._ending(r)
-        if "monotone" in self.rules:
-            later = (
-                mine.known > now.known
-                if mine.data
-                else (mine.known == now.known and mine.batch > now.finished)
-            )
-            if "data_beats_quiet" not in self.rules:
-                later = mine.batch > now.finished
+        """The record of a commit goes forward; without one, the record looked at is replaced or none."""
+        now = w.control[r.line]
+        if r.found or commits(r):
+            made = r.found or Commit(r.number, r.run, r.line, r.mark, r.rows, _does(r))
+            if made.number <= now.known and "forward" in self.rules:
+                return goes(w, i, r._replace(at="log"))
+            ending = Ending(made.run, made.mark, True, made.does)
+            new = Control(now.revision + 1, made.number, made.mark, ending)
         else:
-            later = True
-        mark, known = (mine.mark, mine.known) if later else (now.mark, now.known)
-        finished = max(now.finished, mine.batch) if "monotone" in self.rules else mine.batch
-        running = 0 if now.running <= finished else now.running
-        w = _with(w, "control", r.node, Control(finished, known, mark, running))
-        return goes(w, i, r._replace(at="sweep"))
+            if now.revision != r.seen.revision and "compare_and_set" in self.rules:
+                return stops(w, i, r)
+            ending = Ending(r.run, r.mark, False, r.does)
+            new = Control(r.seen.revision + 1, r.seen.known, r.mark, ending)
+        return goes(_with(w, "control", r.line, new), i, r._replace(at="log"))
+
+    def _log(self, w: World, i: int, r: Runner) -> World:
+        """What was found is logged for its run, and looked at again; else a runner logs its own batch."""
+        mine = _ending(r)
+        there = w.log[r.line]
+        if not _logged(w, r.line, mine):
+            w = _with(w, "log", r.line, (*there, mine))
+        return goes(w, i, r._replace(at="sweep" if mine.run == r.run else "look"))
 
     def _sweep(self, w: World, i: int, r: Runner) -> World:
         """Its own files, and those of the dead."""
         alive = {x.run for x in w.runners if x.at not in ("done", "dead")}
-        kept = frozenset(s for s in w.staged if s[0] in alive and s != (r.run, r.node))
+        kept = frozenset(s for s in w.staged if s[0] in alive and s != (r.run, r.line))
         w = w._replace(staged=kept)
         return goes(
-            w, i, Runner(r.run, r.node + 1) if r.node + 1 < NODES else r._replace(at="done")
+            w, i, Runner(r.run, r.line + 1) if r.line + 1 < LINES else r._replace(at="done")
         )
 
 
-def newest(w: World, node: int) -> Commit | None:
-    """The newest commit of ours."""
-    for commit in reversed(w.tables[node]):
-        if commit.run != FOREIGN:
-            return commit
-    return None
+def _ending(r: Runner) -> Ending:
+    """What a runner has to log: what it found in the table or in the record, or its own batch."""
+    if r.found:
+        return Ending(r.found.run, r.found.mark, True, r.found.does)
+    if r.number == 0 and r.seen.last:  # it has not begun a batch of its own
+        return r.seen.last
+    return Ending(r.run, r.mark, commits(r), _does(r))
+
+
+def _does(r: Runner) -> str:
+    return "approve" if r.applies else r.does
+
+
+def _logged(w: World, line: int, ending: Ending) -> bool:
+    return any((e.run, e.data) == (ending.run, ending.data) for e in w.log[line])
+
+
+def commits_of(w: World, line: int) -> tuple[Commit, ...]:
+    """The commits of the table of a line."""
+    return w.tables[w.table[line]]
+
+
+def newest_of_table(w: World, line: int) -> Commit | None:
+    """The newest commit of ours to the table of a line."""
+    return max((c for c in commits_of(w, line) if c.run != FOREIGN), default=None)
+
+
+def newest(w: World, line: int) -> Commit | None:
+    """The newest commit of ours from the source of a line."""
+    mine = (c for c in commits_of(w, line) if c.run != FOREIGN and c.line == line)
+    return max(mine, default=None)
 
 
 def commits(r: Runner) -> bool:
     """Does its batch change the table? What a person takes back or approves does."""
-    return bool(r.rows) or r.does in ("undo", "approve")
+    return bool(r.rows) or r.does == "undo" or r.applies
 
 
-def rows_of(w: World, node: int) -> tuple[int, ...]:
+def source_rows(w: World, line: int) -> tuple[int, ...]:
+    """The rows of a source: its own, so that two sources of one table have none in common."""
+    return tuple(10 * line + n for n in range(1, w.sources[line] + 1))
+
+
+def rows_of(w: World, table: int) -> tuple[int, ...]:
     """The rows of a table; an undo puts it back to before everything."""
     rows: tuple[int, ...] = ()
-    for commit in w.tables[node]:
+    for commit in w.tables[table]:
         rows = () if commit.does == "undo" else rows + commit.rows
     return rows
 
@@ -242,31 +268,40 @@ def goes(w: World, i: int, r: Runner) -> World:
     return w._replace(runners=(*w.runners[:i], r, *w.runners[i + 1 :]))
 
 
-def _with(w: World, field: str, node: int, value: object) -> World:
+def _with(w: World, field: str, at: int, value: object) -> World:
     old = getattr(w, field)
-    changed: dict[str, Any] = {field: (*old[:node], value, *old[node + 1 :])}
+    changed: dict[str, Any] = {field: (*old[:at], value, *old[at + 1 :])}
     return w._replace(**changed)
 
 
 def stops(w: World, i: int, r: Runner) -> World:
     """It stops, with its descendants, and takes its files along."""
-    w = w._replace(fenced=w.fenced | {(r.run, r.node)}, staged=w.staged - {(r.run, r.node)})
+    w = w._replace(fenced=w.fenced | {(r.run, r.line)}, staged=w.staged - {(r.run, r.line)})
     return goes(w, i, r._replace(at="done"))
 
 
-def start(crashes: int = 0, again: int = 0, does: tuple[str, str] = ("run", "run")) -> World:
-    """Two runners before an empty lake and a source of one row; `again` more runs may follow when one has ended.
+def start(
+    crashes: int = 0,
+    again: int = 0,
+    does: tuple[str, str] = ("run", "run"),
+    table: tuple[int, int] = CHAIN,
+) -> World:
+    """Two runners before an empty lake and sources of one row; `again` more runs may follow when one has ended.
 
     With those, and for what a person asks for, a first run has already been: what matters there is who comes second,
     not who comes first.
     """
     runners = (Runner(2, does=does[0]), Runner(3, does=does[1]))
+    empty: tuple[tuple[Commit, ...], ...] = ((), ())
+    first = World(
+        (1, 1), table, empty, (Control(),) * 2, ((), ()), frozenset(), runners, 4, crashes, again, 1
+    )
     if not again and does == ("run", "run"):
-        return World(
-            1, ((), ()), (Control(),) * 2, ((), ()), frozenset(), runners, 4, crashes, again, 1
-        )
-    made, told = ((Commit(1, FIRST, 1, 1, (1,)),),) * 2, ((Ending(1, FIRST, 1, True, 1),),) * 2
-    return World(1, made, (Control(1, 1, 1),) * 2, told, frozenset(), runners, 4, crashes, again, 1)
+        return first
+    w = first._replace(runners=(Runner(FIRST),))
+    while (after := Protocol().step(w, 0)) is not None:
+        w = after
+    return w._replace(runners=runners)
 
 
 def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
@@ -274,11 +309,11 @@ def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
     for i, r in enumerate(w.runners):
         after = protocol.step(w, i)
         if after is not None:
-            yield f"{r.does} {r.run}, node {r.node}: {r.at}", after
+            yield f"{r.does} {r.run}, line {r.line}: {r.at}", after
             if w.crashes:
                 dead = goes(w, i, r._replace(at="dead"))
                 yield (
-                    f"{r.does} {r.run} dies before {r.at} of node {r.node}",
+                    f"{r.does} {r.run} dies before {r.at} of line {r.line}",
                     dead._replace(crashes=w.crashes - 1),
                 )
         elif r.at == "dead" or w.again:
@@ -287,64 +322,71 @@ def moves(protocol: Protocol, w: World) -> Iterator[tuple[str, World]]:
                 new = goes(w, i, Runner(w.next_run, does=does))._replace(next_run=w.next_run + 1)
                 yield f"{does} {w.next_run} starts after {r.does} {r.run}", new._replace(again=left)
     if w.grows:
-        yield "the source grows", w._replace(source=w.source + 1, grows=w.grows - 1)
-    for node in range(NODES) if w.foreign else ():
-        theirs = w.tables[node][-1]._replace(run=FOREIGN, rows=(), does="run")
+        for line in range(LINES) if w.table == SHARED else (0,):
+            grown = tuple(n + (line == k) for k, n in enumerate(w.sources))
+            yield f"source {line} grows", _grown(w, grown)
+    for table in sorted(set(w.table)) if w.foreign else ():
+        theirs = w.tables[table][-1]._replace(run=FOREIGN, rows=(), does="run")
         yield (
-            "somebody else commits",
-            _with(w, "tables", node, (*w.tables[node], theirs))._replace(foreign=0),
+            "another writer commits",
+            _with(w, "tables", table, (*w.tables[table], theirs))._replace(foreign=0),
         )
+
+
+def _grown(w: World, sources: tuple[int, ...]) -> World:
+    return w._replace(sources=(sources[0], sources[1]), grows=w.grows - 1)
 
 
 def wrong(w: World) -> str | None:
     """What must never be, at any moment."""
-    for node in range(NODES):
-        rows = rows_of(w, node)
+    for table in sorted(set(w.table)):
+        rows = rows_of(w, table)
         if len(rows) != len(set(rows)):
-            return f"node {node}: a row is there twice: {rows}"
-        losers = {run for run, n in w.fenced if n == node}
-        if guilty := losers & {c.run for c in w.tables[node]}:
-            return f"node {node}: run {min(guilty)} was told that it has written nothing, and has"
-        quiet = [e.batch for e in w.log[node] if not e.data]
-        if len(quiet) != len(set(quiet)):
-            return f"node {node}: two runs have ended one batch without a commit: {w.log[node]}"
+            return f"table {table}: a row is there twice: {rows}"
+    for line in range(LINES):
+        losers = {run for run, n in w.fenced if n == line}
+        mine = [c for c in commits_of(w, line) if c.line == line]
+        if guilty := losers & {c.run for c in mine}:
+            return f"line {line}: run {min(guilty)} was told that it has written nothing, and has"
+        for run in losers:
+            others = any(c.run != run for c in mine) or any(e.run != run for e in w.log[line])
+            if not others and w.control[line].last is None:
+                return f"line {line}: run {run} was told that another did it, and none did"
+        if len({(e.run, e.data) for e in w.log[line]}) != len(w.log[line]):
+            return f"line {line}: a batch is told twice: {w.log[line]}"
     return None
 
 
 def stepped_back(before: World, after: World) -> str | None:
     """A record only ever goes forward."""
-    for node, (old, new) in enumerate(zip(before.control, after.control, strict=True)):
-        made = newest(after, node)
+    for line, (old, new) in enumerate(zip(before.control, after.control, strict=True)):
+        made = newest(after, line)
         undone = made is not None and made.does == "undo" and made.number == new.known > old.known
-        if (
-            new.finished < old.finished
-            or (new.mark < old.mark and not undone)
-            or new.known < old.known
-        ):
-            return f"node {node}: the record went from {old} back to {new}"
+        back = new.revision < old.revision or new.known < old.known
+        if back or (new.mark < old.mark and not undone):
+            return f"line {line}: the record went from {old} back to {new}"
     return None
 
 
 def wrong_in_the_end(protocol: Protocol, w: World) -> str | None:
-    """After everybody has stopped, and two undisturbed runs: nothing lost, and the records agree with the tables."""
-    for _ in range(3):  # the first may only finish records, of one node and then of the next
+    """After everybody has stopped, and three undisturbed runs: nothing lost, and the records agree with the tables."""
+    for _ in range(3):  # the first may only finish records, of one line and then of the next
         w = w._replace(runners=(Runner(w.next_run),), next_run=w.next_run + 1, crashes=0, again=0)
         while (after := protocol.step(w, 0)) is not None:
             w = after
-    everything = tuple(range(1, w.source + 1))
     if found := wrong(w) or protocol.wrong_besides(w, over=True):
         return found
-    for node in range(NODES):
-        if (rows := tuple(sorted(rows_of(w, node)))) != everything:
-            return f"node {node}: the table has {rows}, the source {everything}"
-        made = {(c.batch, c.run) for c in w.tables[node] if c.run != FOREIGN}
-        logged = [(e.batch, e.run) for e in w.log[node] if e.data]
+    for line in range(LINES):
+        there = source_rows(w, 0 if w.table == CHAIN else line)
+        rows = [x for x in sorted(rows_of(w, w.table[line])) if w.table == CHAIN or x // 10 == line]
+        if tuple(rows) != there:
+            return f"line {line}: the table has {rows}, the source {there}"
+        made = {c.run for c in commits_of(w, line) if c.run != FOREIGN and c.line == line}
+        logged = [e.run for e in w.log[line] if e.data]
         if sorted(logged) != sorted(made):
-            return (
-                f"node {node}: the history tells of {sorted(logged)}, the table of {sorted(made)}"
-            )
-        if w.control[node].mark != max(everything) or w.control[node].running:
-            return f"node {node}: the record says {w.control[node]}"
+            return f"line {line}: the history tells of {sorted(logged)}, the table of {made}"
+        if w.control[line].mark != max(there) or w.control[line].running:
+            return f"line {line}: the record says {w.control[line]}"
     return f"files of dead batches are left: {sorted(w.staged)}" if w.staged else None
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from strandline.lake.base import Key
-from strandline.lake.iceberg import log, past
+from strandline.lake.iceberg import log, past, writing
 from strandline.lake.iceberg.limits import ICEBERG_LIMITS
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Commit, Table, TableState, Token
+from strandline.types import Column, Commit, Table, TableState, Token
 
 
 class IcebergFormat:
@@ -45,6 +45,9 @@ class IcebergFormat:
 
     def keep_feed(self, table: Table) -> None:
         """Every Iceberg table has a feed: what differs between two of its snapshots."""
+
+    def add_columns(self, table: Table, columns: Sequence[Column]) -> None:
+        writing.add_columns(table, columns)
 
     def overlooked(
         self,

@@ -7,6 +7,7 @@ from itertools import count, takewhile
 from typing import Any
 
 from pyiceberg.catalog import Catalog as IceCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IceSchema
 from pyiceberg.table import Table as IceTable
@@ -166,6 +167,20 @@ def evolved(found: IceTable, changes: ChangeSet) -> list[TableUpdate]:
     updates, _ = update._commit()  # noqa: SLF001 – the updates alone: the commit is ours
     metadata = update_table_metadata(found.metadata, updates) if updates else found.metadata
     return [*updates, SetPropertiesUpdate(updates=_marks(metadata, changes))]
+
+
+def add_columns(table: Table, columns: Sequence[Column]) -> None:
+    """Add optional columns at the end, in a commit without rows."""
+    found = opened(table)
+    if found is None:
+        raise TableError(f"{table.label}: there is no table", hint="write its first rows")
+    try:
+        with found.update_schema(case_sensitive=False) as update:
+            for column in columns:
+                update.add_column((column.name,), to_iceberg(column))
+    except CommitFailedException as e:
+        text = f"{table.label}: somebody else committed at the same moment"
+        raise CommitConflict(text, hint="run again") from e
 
 
 def _plain(type_: IcebergType) -> PrimitiveType:
