@@ -128,11 +128,13 @@ def passed(platform: Platform, *expectations: dict[str, Any]) -> list[int | None
     return [r["id"] for r in through(platform, AMOUNTS, *expectations)[1].rows]
 
 
+@pytest.mark.long_on_spark
 def test_an_expression_is_true_for_every_row(platform: Platform) -> None:
     found = passed(platform, aside({"check": "sql", "expression": "amount > 0"}))
     assert found == [1]  # NULL is not true
 
 
+@pytest.mark.long_on_spark
 def test_only_some_rows_are_asked(platform: Platform) -> None:
     check = {"check": "range", "column": "amount", "min": 0}
     assert sorted(passed(platform, aside({**check, "where": "kind = 'a'"})), key=str) == [
@@ -151,6 +153,7 @@ def test_only_some_rows_are_asked(platform: Platform) -> None:
     assert len(passed(platform, aside({**doubled, "where": "id <> 3"}))) == 4
 
 
+@pytest.mark.long_on_spark
 def test_a_value_with_a_quote_in_it_and_a_name_for_a_check(platform: Platform) -> None:
     frame = Frame([("v", "string")], [{"v": "it's"}, {"v": "\\d"}, {"v": "no"}])
     known = {
@@ -164,6 +167,7 @@ def test_a_value_with_a_quote_in_it_and_a_name_for_a_check(platform: Platform) -
     assert any("1 row fails known words(v): v=no" in w for w in result.warnings)
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize(
     ("days", "age", "fresh"), [(0, "1d", True), (3, "2d", False), (1, "1d", True), (2, "1d", False)]
 )
@@ -185,6 +189,7 @@ def _long_ago(value: Any) -> Any:
     return value - timedelta(days=1000)
 
 
+@pytest.mark.long_on_spark
 def test_rows_are_counted(platform: Platform) -> None:
     for bounds, fine in (({"min": 5}, False), ({"min": 4, "max": 4}, True), ({"max": 3}, False)):
         result, _ = through(platform, AMOUNTS, {"check": "row_count", "severity": "warn", **bounds})
@@ -193,6 +198,7 @@ def test_rows_are_counted(platform: Platform) -> None:
     assert through(platform, AMOUNTS, some)[0].warnings == []
 
 
+@pytest.mark.long_on_spark
 def test_a_query_finds_the_rows_that_are_wrong(platform: Platform) -> None:
     query = "SELECT kind, sum(amount) AS s FROM source GROUP BY kind HAVING sum(amount) < 0"
     with pytest.raises(ExpectationFailed) as failed:
@@ -200,6 +206,7 @@ def test_a_query_finds_the_rows_that_are_wrong(platform: Platform) -> None:
     assert "no losses: the query finds 2 rows" in failed.value.message
 
 
+@pytest.mark.long_on_spark
 def test_values_of_the_wrong_kind_are_an_error(platform: Platform) -> None:
     for check in (
         {"check": "range", "column": "amount", "min": "a lot"},

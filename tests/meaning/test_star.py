@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from tests.lab import MemoryStore, configured, for_all, stored
@@ -161,6 +162,7 @@ def lives(draw: DrawFn) -> Life:
     return Life(write, foreign, detect, runs)
 
 
+@pytest.mark.long_on_spark
 def test_keys_stay_and_facts_find_their_rows(engine_name: str, platform: Platform) -> None:
     @for_all(engine_name, lives())
     def _(life: Life) -> None:

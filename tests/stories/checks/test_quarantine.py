@@ -91,6 +91,7 @@ def test_a_bad_row_waits_once_and_leaves_when_the_source_is_mended(shop: Shop) -
     assert rows[0]["_quarantined_at"] is not None
 
 
+@pytest.mark.long_on_spark
 def test_a_row_in_quarantine_is_not_missing(tmp_path: Path, platform: Any) -> None:
     """Its key was in the source."""
     params = {"mode": "snapshot_diff", "keys": ["id"]}
@@ -108,6 +109,7 @@ def test_a_row_in_quarantine_is_not_missing(tmp_path: Path, platform: Any) -> No
         assert shop.rows() == [(1, "a@x"), (2, "b@x")]
 
 
+@pytest.mark.long_on_spark
 def test_a_row_in_quarantine_is_not_missing_under_another_name(
     tmp_path: Path, platform: Any
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_row_in_quarantine_is_not_missing_under_another_name(
     assert (shop.run().deleted) == 1
 
 
+@pytest.mark.long_on_spark
 def test_nothing_is_inferred_where_the_keys_of_bad_rows_are_not_known(
     tmp_path: Path, platform: Any
 ) -> None:
@@ -144,6 +147,7 @@ def test_nothing_is_inferred_where_the_keys_of_bad_rows_are_not_known(
     assert shop.run().deleted == 2
 
 
+@pytest.mark.long_on_spark
 def test_a_refused_batch_writes_nothing_and_shows_rows(tmp_path: Path, platform: Any) -> None:
     unique = {"check": "unique", "columns": ["id"]}
     count = {"check": "row_count", "min": 5, "severity": "warn"}
@@ -160,6 +164,7 @@ def test_a_refused_batch_writes_nothing_and_shows_rows(tmp_path: Path, platform:
     assert any("row_count: 2 rows, expected at least 5" in w for w in found.warnings)
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize(
     "fault", ["quarantine.after", "commit.before", "commit.after", "log.before", "put.after"]
 )
@@ -174,6 +179,7 @@ def test_a_crash_neither_loses_nor_doubles_rows(shop: Shop, fault: str) -> None:
     assert shop.aside() == [(3, "bad")]
 
 
+@pytest.mark.long_on_spark
 def test_undo_takes_rows_out_and_puts_them_back(shop: Shop) -> None:
     shop.source((1, "a@x"), (2, "bad"))
     shop.run()
@@ -187,6 +193,7 @@ def test_undo_takes_rows_out_and_puts_them_back(shop: Shop) -> None:
     assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (2, "b@x")], [(3, "bad")])
 
 
+@pytest.mark.long_on_spark
 def test_undo_of_a_run_that_only_put_rows_aside(shop: Shop) -> None:
     shop.source((1, "a@x"))
     shop.run()
@@ -196,6 +203,7 @@ def test_undo_of_a_run_that_only_put_rows_aside(shop: Shop) -> None:
     assert shop.aside() == []
 
 
+@pytest.mark.long_on_spark
 def test_plan_tells_how_many_rows_would_be_put_aside(shop: Shop) -> None:
     shop.source((1, "a@x"), (2, "bad"))
     planned = shop.project.plan(platform=shop.platform, out=shop.folder / "plan.zip")
@@ -206,6 +214,7 @@ def test_plan_tells_how_many_rows_would_be_put_aside(shop: Shop) -> None:
     assert shop.aside() == [(2, "bad")]
 
 
+@pytest.mark.long_on_spark
 def test_a_column_may_have_two_types(tmp_path: Path, platform: Any) -> None:
     """A contract before the cast, and a check after it."""
     steps = [
@@ -226,6 +235,7 @@ def test_a_column_may_have_two_types(tmp_path: Path, platform: Any) -> None:
     assert shop.run().status == "unchanged"
 
 
+@pytest.mark.long_on_spark
 def test_equal_rows_of_an_append_are_kept_apart(tmp_path: Path, platform: Any) -> None:
     shop = Shop(tmp_path, platform, [], mode="append", keys=None)
     shop.load([check(GOOD_EMAIL)], incremental={"mode": "stateful", "column": "id"})
@@ -262,6 +272,7 @@ def test_mended_rows_pass_and_others_stay(shop: Shop) -> None:
     assert shop.aside() == [(4, "bad")]
 
 
+@pytest.mark.long_on_spark
 def test_only_chosen_rows_are_released(shop: Shop) -> None:
     shop.source((1, "a@x"), (2, "bad"), (3, "bad"))
     shop.run()
@@ -272,6 +283,7 @@ def test_only_chosen_rows_are_released(shop: Shop) -> None:
         release(shop, {"id": "9"})
 
 
+@pytest.mark.long_on_spark
 def test_rows_pass_when_the_rules_have_changed(shop: Shop) -> None:
     shop.source((1, "a@x"), (2, "bad"))
     shop.run()
@@ -280,6 +292,7 @@ def test_rows_pass_when_the_rules_have_changed(shop: Shop) -> None:
     assert shop.aside() == []
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize("mode", ["upsert", "append"])
 @pytest.mark.parametrize(
     "fault", ["quarantine.after", "commit.before", "commit.after", "log.after", "quarantine.sweep"]
@@ -300,6 +313,7 @@ def test_a_crash_in_a_release(tmp_path: Path, platform: Any, mode: str, fault: s
     assert shop.aside() == [(3, "bad")]
 
 
+@pytest.mark.long_on_spark
 def test_a_released_row_deletes_nothing(tmp_path: Path, platform: Any) -> None:
     detect = {"operation": "detect_deletes", "params": {"mode": "snapshot_diff", "keys": ["id"]}}
     shop = Shop(tmp_path, platform, [check(GOOD_EMAIL), detect])
@@ -315,6 +329,7 @@ def test_a_released_row_deletes_nothing(tmp_path: Path, platform: Any) -> None:
     assert shop.run().deleted == 1
 
 
+@pytest.mark.long_on_spark
 def test_undo_of_a_release(shop: Shop) -> None:
     shop.source((1, "a@x"), (2, "bad"))
     shop.run()
@@ -327,6 +342,7 @@ def test_undo_of_a_release(shop: Shop) -> None:
     assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (2, "b@x")], [])
 
 
+@pytest.mark.long_on_spark
 def test_what_cannot_be_released_one_by_one(tmp_path: Path, platform: Any) -> None:
     shop = Shop(tmp_path, platform, [check(GOOD_EMAIL)], mode="overwrite", keys=None)
     shop.source((1, "a@x"), (2, "bad"))
@@ -339,6 +355,7 @@ def test_what_cannot_be_released_one_by_one(tmp_path: Path, platform: Any) -> No
 # --- other tables ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long_on_spark
 def test_each_value_exists_in_another_table(tmp_path: Path, platform: Any) -> None:
     """The table of the parents is written first; its deleted rows do not count; a plan looks at it as it would be."""
     parents, children = (
@@ -367,6 +384,7 @@ def test_each_value_exists_in_another_table(tmp_path: Path, platform: Any) -> No
     assert [r["id"] for r in read_table(tmp_path / "lake" / "foals").rows if r["id"] == 11] == [11]
 
 
+@pytest.mark.long_on_spark
 def test_a_feed_deletes_no_row_that_is_in_quarantine(tmp_path: Path, platform: Any) -> None:
     """An update that is bad now is neither written nor a delete; a real delete is one."""
     shop = Shop(tmp_path, platform, [])
@@ -407,6 +425,7 @@ def test_a_feed_deletes_no_row_that_is_in_quarantine(tmp_path: Path, platform: A
     assert (shop.rows(), shop.aside()) == ([(1, "a@x"), (2, "b2@x")], [])
 
 
+@pytest.mark.long_on_spark
 def test_snapshots_of_a_table_that_lacks_quarantined_rows_are_refused(tmp_path: Path) -> None:
     nodes = [
         {

@@ -80,6 +80,7 @@ def test_a_key_that_is_gone_is_flagged_with_all_its_rows_and_comes_back(
     assert {row[3] for row in shop.table()} == {False}
 
 
+@pytest.mark.long_on_spark
 def test_hard_deletes_remove_all_rows_of_a_key(tmp_path: Any, platform: Any) -> None:
     shop = Shop(tmp_path, platform, {"soft_delete_col": None})
     shop.run(ONE)
@@ -89,6 +90,7 @@ def test_hard_deletes_remove_all_rows_of_a_key(tmp_path: Any, platform: Any) -> 
     assert shop.table() == living
 
 
+@pytest.mark.long_on_spark
 def test_ignored_deletes_change_nothing(tmp_path: Any, pandas_platform: Any) -> None:
     shop = Shop(tmp_path, pandas_platform, {}, delete_strategy="ignore")
     shop.run(ONE)
@@ -96,6 +98,7 @@ def test_ignored_deletes_change_nothing(tmp_path: Any, pandas_platform: Any) -> 
     assert {row[0] for row in shop.table()} == {1, 2, 3}
 
 
+@pytest.mark.long_on_spark
 def test_a_mass_delete_is_held_and_approved(tmp_path: Any, pandas_platform: Any) -> None:
     shop = Shop(
         tmp_path, pandas_platform, {"max_delete_percent": 10, "on_threshold_breach": "hold"}
@@ -109,6 +112,7 @@ def test_a_mass_delete_is_held_and_approved(tmp_path: Any, pandas_platform: Any)
     assert [r[:3] for r in shop.table() if r[3]] == [(2, "x", "c"), (2, "x", "c"), (3, "x", "d")]
 
 
+@pytest.mark.long_on_spark
 def test_rows_that_announce_their_delete(platform: Any) -> None:
     """A key is gone when all of its rows say so; one that still has a row is replaced."""
     write = {**KEYED, "delete_when": "v = 'gone'"}
@@ -125,6 +129,7 @@ def test_rows_that_announce_their_delete(platform: Any) -> None:
         assert len(at.table().rows) == 5
 
 
+@pytest.mark.long_on_spark
 def test_a_column_that_the_slice_lacks_becomes_null_where_rows_are_replaced(platform: Any) -> None:
     with lab(platform, KEYED) as at:
         at.run(Frame([("k", "int"), ("part", "string"), ("v", "string")], frame(ONE).rows))
@@ -138,6 +143,7 @@ def test_a_column_that_the_slice_lacks_becomes_null_where_rows_are_replaced(plat
         assert {r["w"] for r in at.table().rows if r["k"] != 1} == {None}
 
 
+@pytest.mark.long_on_spark
 def test_a_live_source_says_which_keys_are_gone(tmp_path: Any, platform: Any) -> None:
     execute(
         tmp_path / "shop.db",
@@ -169,6 +175,7 @@ def test_a_live_source_says_which_keys_are_gone(tmp_path: Any, platform: Any) ->
     assert shown == [(1, "a", True), (1, "b", True), (2, "c", False)]
 
 
+@pytest.mark.long_on_spark
 def test_one_changed_row_of_a_followed_table_brings_all_rows_of_its_key(
     tmp_path: Any, platform: Any
 ) -> None:
@@ -209,6 +216,7 @@ def test_one_changed_row_of_a_followed_table_brings_all_rows_of_its_key(
     assert run((3, 1, "c")) == [(1, 1, "A"), (1, 2, "b"), (1, 3, "c"), (3, 4, "d")]
 
 
+@pytest.mark.long_on_spark
 def test_undo_puts_the_rows_of_a_key_back(tmp_path: Any, pandas_platform: Any) -> None:
     shop = Shop(tmp_path, pandas_platform, {})
     shop.run(ONE)
@@ -220,6 +228,7 @@ def test_undo_puts_the_rows_of_a_key_back(tmp_path: Any, pandas_platform: Any) -
     assert shop.table() == before
 
 
+@pytest.mark.long_on_spark
 def test_a_table_stays_what_it_is(pandas_platform: Any, tmp_path: Any) -> None:
     read = {"connection": "files", "path": "t.parquet"}
     write_parquet(tmp_path / "landing" / "t.parquet", frame([(1, "x", "a"), (2, "x", "a")]))
@@ -238,6 +247,7 @@ def test_a_table_stays_what_it_is(pandas_platform: Any, tmp_path: Any) -> None:
         run("delete_insert", "u")
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize(
     "given",
     [

@@ -166,6 +166,7 @@ def test_default_members_are_edited_in_the_project(shop: Shop) -> None:
             shop.run()
 
 
+@pytest.mark.long_on_spark
 def test_reads_leave_out_what_no_source_has_brought(shop: Shop) -> None:
     def copy(name: str, **read: Any) -> dict[str, Any]:
         to = {"connection": "lake", "table": name, "mode": "overwrite"}
@@ -260,6 +261,7 @@ def test_a_table_keeps_the_keys_that_it_was_made_with(shop: Shop) -> None:
         shop.run()
 
 
+@pytest.mark.long_on_spark
 def test_a_hash_that_is_taken_is_hashed_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """With four bits, ten customers cannot all have the first hash of their key."""
     monkeypatch.setitem(portable._DUCK_OWN, "hex63", "CAST('0x' || SUBSTRING({0}, 1, 1) AS BIGINT)")
@@ -333,6 +335,7 @@ def bridge(shop: Shop) -> None:
 OWNERS = [("account", "int"), ("owner", "int"), ("share", "double")]
 
 
+@pytest.mark.long_on_spark
 def test_owners_of_an_account_share_it(shop: Shop) -> None:
     bridge(shop)
     shop.put("owners", OWNERS, (1, 1, None), (1, 2, None), (2, 1, 0.7), (2, 3, None), (3, 9, 1.0))
@@ -356,6 +359,7 @@ def test_weights_that_do_not_sum_to_1_are_refused_before_the_commit(shop: Shop) 
     assert shop.rows("owners", "account", "owner", "share") == [(1, 1, 0.5), (1, 2, 0.5)]
 
 
+@pytest.mark.long_on_spark
 def test_every_day_of_a_calendar_is_as_python_knows_it(shop: Shop) -> None:
     holidays = [{"date": "2024-12-25", "name": "Christmas 'Day'"}, "2025-01-01"]
     days = {"from": "2019-12-01", "to": "2027-01-31", "fiscal_year_starts": 7, "holidays": holidays}

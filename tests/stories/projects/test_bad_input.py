@@ -216,9 +216,9 @@ def test_a_type_the_table_cannot_hold(tmp_path, platform, shop):
         platform=platform, check=True
     )
     error = failed(tmp_path, platform, shop)
-    assert (
-        error["message"]
-        == "lake.t: column `amount` is bigint in the table, but the rows bring double"
+    assert error["message"] == (
+        "lake.t: column `amount` is bigint in the table, but the rows bring double, "
+        "and Delta has no type for both that the column can become"
     )
 
 

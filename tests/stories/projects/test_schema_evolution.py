@@ -161,6 +161,7 @@ def test_a_widened_row_is_not_a_changed_row(
         assert dict(at.table().columns)["v"] == wide
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize("mode", ["upsert", "scd2"])
 def test_keys_widen_too(platform: Any, mode: str) -> None:
     with lab(platform, {"mode": mode, "keys": ["k"]}) as at:
@@ -194,6 +195,7 @@ def test_a_history_in_business_time_widens_with_its_events(platform: Any) -> Non
         assert at.again().status == "unchanged"
 
 
+@pytest.mark.long_on_spark
 def test_a_partition_column_widens(platform: Any) -> None:
     with lab(platform, {**UPSERT, "partition_by": ["p"]}) as at:
         at.run(frame({"k": "int", "p": "int"}, (1, 1), (2, 2)))
@@ -205,6 +207,7 @@ def test_a_partition_column_widens(platform: Any) -> None:
         assert sorted(r["p"] for r in at.table().rows) == [1, 2, 2**40]
 
 
+@pytest.mark.long_on_spark
 def test_a_watermark_widens_with_its_column(tmp_path: Any, platform: Any) -> None:
     from strandline.testing.frames import write_parquet
 
@@ -236,6 +239,7 @@ def test_a_watermark_widens_with_its_column(tmp_path: Any, platform: Any) -> Non
 # --- what may become of a table ----------------------------------------------------------------------------
 
 
+@pytest.mark.long_on_spark
 def test_strict_and_off_for_a_node_or_one_of_its_targets(platform: Any) -> None:
     with lab(platform, UPSERT, schema_evolution="strict") as at:
         at.run(frame({"k": "int", "v": "int"}, (1, 1)))
@@ -262,6 +266,7 @@ def test_what_cannot_be_widened_writes_nothing(platform: Any) -> None:
         assert len(log_of(at)) == 1
 
 
+@pytest.mark.long_on_spark
 @pytest.mark.parametrize("relax", [False, True])
 def test_a_not_null_column_that_vanished(platform: Any, relax: bool) -> None:
     import pyarrow as pa
@@ -284,6 +289,7 @@ def test_a_not_null_column_that_vanished(platform: Any, relax: bool) -> None:
         assert len(log_of(at)) == 3
 
 
+@pytest.mark.long_on_spark
 def test_a_refused_batch_leaves_the_columns_as_they_were(tmp_path: Any, platform: Any) -> None:
     """Deletes that are refused, or held with nothing else to write, bring no column either."""
     from strandline.testing.frames import write_parquet
@@ -325,6 +331,7 @@ def test_a_refused_batch_leaves_the_columns_as_they_were(tmp_path: Any, platform
     assert dict(read_table(tmp_path / "lake" / "s").columns)["n"] == "int"
 
 
+@pytest.mark.long_on_spark
 def test_a_plan_shows_what_becomes_of_the_columns(tmp_path: Any, pandas_platform: Any) -> None:
     from strandline.testing.frames import write_parquet
 
@@ -352,6 +359,7 @@ def test_a_plan_shows_what_becomes_of_the_columns(tmp_path: Any, pandas_platform
     assert_same(read_table(tmp_path / "lake" / "t"), expected)
 
 
+@pytest.mark.long_on_spark
 def test_undo_takes_back_rows_and_leaves_columns_and_types(tmp_path: Any, platform: Any) -> None:
     from strandline.testing.frames import write_parquet
 
