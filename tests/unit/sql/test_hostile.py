@@ -85,7 +85,11 @@ def test_every_function_of_ours_that_a_rule_calls_is_there() -> None:
     written = {
         m.lower() for text in (*MACROS, *DUCK_MACROS) for m in re.findall(r"MACRO (\w+)\(", text)
     }
-    assert called <= written | set(ANSWERS_OF_PYTHON), called - written - set(ANSWERS_OF_PYTHON)
+    rendered = {
+        "strandline_by_name"
+    }  # a mark inside a tree, which each dialect spells in its own way
+    known = written | rendered | set(ANSWERS_OF_PYTHON)
+    assert called <= known, called - known
 
 
 def test_the_documentation_lists_every_function() -> None:
