@@ -223,7 +223,7 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
         facts = row.coverage.as_dict()
-        own = {"run", "committed", "target", "sources", "origins", "at", "window", "snapshot"}
+        own = {"run", "batch", "committed", "target", "sources", "at", "window", "snapshot", "feed"}
         found[f"record of {row.node}"] = (
             row.batch_status,
             {k: v for k, v in facts.items() if k not in own},
@@ -241,12 +241,8 @@ def agrees(folder: Path, tables: tuple[str, ...] = ("t",)) -> None:
     from strandline.types import Table
 
     def made(name: str) -> list[tuple[str, int, str]]:
-        past = [
-            c.record
-            for c in commits(Table(name, str(folder / "lake" / name)))
-            if "app_id" in c.record
-        ]
-        return [(str(c["app_id"]).rpartition("/")[2], c["batch"], c["run_id"]) for c in past]
+        past = [c.record for c in commits(Table(name, str(folder / "lake" / name))) if c.ours]
+        return [(c["node"], c["batch"], c["run_id"]) for c in past]
 
     store = load(folder).store
     ended = [r for r in store.runs() if r.recorded]

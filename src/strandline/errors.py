@@ -163,10 +163,10 @@ class Fenced(StrandlineError):
     exit_code = 4
 
 
-def taken(node: str, batch: int, run_id: str | None) -> str:
+def taken(node: str, run_id: str | None) -> str:
     """What a runner is told that came second."""
     who = f"run {run_id}" if run_id else "another runner"
-    return f"{node}: {who} holds batch {batch}; nothing was written here"
+    return f"{node}: {who} has done this batch; nothing was written here"
 
 
 class NodeError(StrandlineError):

@@ -72,16 +72,15 @@ class StrandlineProject:
         platform: Platform | None = None,
         check: bool = False,
         debug: bool = False,
-        approved: str | Mapping[str, str] | None = None,
         clock: Clock | None = None,
         retry: Retry | None = None,
         exactly: Sequence[str] | None = None,
         first: bool = False,
+        runner: Runner | None = None,
     ) -> RunResult:
         """Run the selected nodes. A failed node is a result, not an exception, unless `check` asks for one.
 
-        `approved` names a run whose held deletes are applied, as far as their keys are still missing; by node, if
-        they differ. `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
+        `clock` is the one instant of the run; `retry` says how faults that pass by themselves are met,
         instead of the project. `exactly` names nodes instead of `select`, and of several targets only those wanted.
         `first` lets nodes with `on_first_run: error` load their first snapshot.
 
@@ -89,12 +88,9 @@ class StrandlineProject:
         """
         chosen = exactly if exactly is not None else self.graph.select(_patterns(select))
         at = clock or _now()
-        runner = self._runner()
+        runner = runner or self._runner()
         tried = retry or Retry(self.config.config.retry.attempts, self.config.config.retry.wait)
-        approvals = (
-            dict.fromkeys(chosen, approved) if isinstance(approved, str) else dict(approved or {})
-        )
-        checkpoint = self._checkpoint(runner.run_id, chosen, approved=approvals)
+        checkpoint = self._checkpoint(runner.run_id, chosen)
         loop = Loop(self.config, self.graph, observer or Observer(), checkpoint)
 
         def batch(job: Job) -> NodeResult:
@@ -106,7 +102,7 @@ class StrandlineProject:
                 self.config,
                 self._node(name),
                 at,
-                past=Past(approved=approvals.get(name), first=first),
+                past=Past(first=first),
             )
             return tried(name, lambda: batch(job))
 
@@ -131,9 +127,7 @@ class StrandlineProject:
     def leftovers(self) -> list[Left]:
         """What each run that is over left, and no later run has worked on; the newest run first."""
         busy = {run.run_id for run in self._busy()}
-        found = left(
-            kept(self._checkpoints), self.store.runs(), self.store.all_control(), self.graph
-        )
+        found = left(kept(self._checkpoints), self.store.runs(), self.graph)
         return [one for one in found if one.run.run_id not in busy]
 
     def unfinished(self) -> Left | None:
@@ -169,12 +163,7 @@ class StrandlineProject:
         found = self.unfinished()
         if found is None or not found.nodes:
             return None
-        for name, run_id in found.approved.items():
-            held = self._held  # read only where a person had approved
-            rows = [row for row in held.by_node().get(name, []) if row.run_id == run_id]
-            if rows and (refused := held.unapprovable(name, rows)):
-                raise refused
-        return self.run(exactly=found.nodes, approved=found.approved, **how)
+        return self.run(exactly=found.nodes, **how)
 
     def plan(
         self,
@@ -278,7 +267,10 @@ class StrandlineProject:
         chosen = [n for n in holds if n not in refused]
         if not chosen:
             raise next(iter(refused.values()))
-        result = self.run(exactly=chosen, approved=run_id, observer=observer, check=check, **how)
+        runner, clock = self._runner(), _now()
+        for name in chosen:  # first the decision, for whichever run comes to apply it
+            runner.decide(Job(self.config, self._node(name), clock), "approve", holds[name])
+        result = self.run(exactly=chosen, runner=runner, observer=observer, check=check, **how)
         if not refused:
             return result
         if check:
@@ -329,7 +321,9 @@ class StrandlineProject:
             chosen = {job.node.name: (job, taking) for job, taking in takings}
             holds = open_holds(self.store.changes(), run_id)
             held = {
-                name: len(holds[t.table]) for name, (_, t) in chosen.items() if t.table in holds
+                name: len(holds[t.last.table_id])
+                for name, (_, t) in chosen.items()
+                if t.last.table_id in holds
             }
             loop.watch.chosen(list(chosen))
             loop.watch.engine_ready()
@@ -341,14 +335,14 @@ class StrandlineProject:
         self, run_id: str, runner: Runner, platform: Platform, *, dry_run: bool
     ) -> list[tuple[Job, Taking]]:
         """The batches of a run to take back, the last first; records are finished before, unless it is a dry run."""
-        from strandline.run.undo import Undo
+        from strandline.run.undo import Undo, write_list
 
         undo = Undo(run_id, self._jobs(), runner, self.graph, self._busy())
-        return (
-            undo.foreseen()
-            if dry_run
-            else undo.settled(lambda job: self._settle(runner, [job], platform))
-        )
+        if dry_run:
+            return undo.foreseen()
+        found = undo.settled(lambda job: self._settle(runner, [job], platform))
+        write_list(runner, run_id, found)
+        return found
 
     def half_undone(self) -> list[HalfUndone]:
         """The undos that were left half-way, and are finished by asking for them again."""

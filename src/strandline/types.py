@@ -87,26 +87,28 @@ class Table:
     format: str = "delta"
 
 
+APP = "strandline"
+"""The name under which all commits of ours are numbered, in each table by itself."""
+
+
 @dataclass(frozen=True)
 class Token:
-    """The name of one batch, carried by its data commit: who, which number, which run."""
+    """What a data commit carries: which commit of ours to its table it is, from which source; the rest are labels."""
 
     project: str
     node: str
-    batch: int
     run_id: str
-    number: int = (
-        0  # which commit of the node to its table this is to be: one more than its runner saw there
-    )
+    number: int = 0  # one more than its runner saw there: who looked at the same table has the same
+    source: str = ""
 
     @property
     def app_id(self) -> str:
-        return f"strandline/{self.project}/{self.node}"
+        return APP
 
     @property
-    def txn(self) -> int:
-        """The number that fences: who looked at the same table has the same one."""
-        return self.number or self.batch
+    def batch_id(self) -> str:
+        """The id of the batch, which appended rows carry."""
+        return f"{self.run_id}/{self.node}"
 
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -129,22 +131,32 @@ class Commit:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def app_id(self) -> str | None:
-        """The node that made it."""
-        return self.record.get("app_id")
+    def ours(self) -> bool:
+        """True for a commit that brought a batch."""
+        return "number" in self.record
 
     @property
     def run_id(self) -> str:
         return str(self.record.get("run_id", ""))
 
     @property
-    def batch(self) -> int:
-        return int(self.record.get("batch", 0))
+    def node(self) -> str:
+        """The name that its node had."""
+        return str(self.record.get("node", ""))
+
+    @property
+    def batch_id(self) -> str:
+        return f"{self.run_id}/{self.node}"
+
+    @property
+    def source(self) -> str:
+        """What its rows were read from, as an identity."""
+        return str(self.record.get("source", ""))
 
     @property
     def number(self) -> int:
-        """The number of the commit among those of its node."""
-        return int(self.record.get("number", self.batch))
+        """The number of the commit among those of ours to its table."""
+        return int(self.record.get("number", 0))
 
 
 @dataclass(frozen=True)

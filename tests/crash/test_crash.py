@@ -77,12 +77,12 @@ def test_nothing_twice_and_nothing_lost(tmp_path, engine_name, platform, mode, p
     }[mode]
     assert content(tmp_path) == expected  # it died after the commit
     store = project(tmp_path, mode).store
-    assert store.control("n")[0].batch_status == "RUNNING"
+    assert next(r for r in store.states() if r.node == "n").batch_status == "RUNNING"
 
     again = project(tmp_path, mode).run(platform=platform).nodes[0]
     assert content(tmp_path) == expected
     assert again.status in ("success", "unchanged")
-    state = store.control("n")[0]
+    state = next(r for r in store.states() if r.node == "n")
     assert state.batch_status == "SUCCESS"
     batches = {(r.batch, r.inserted, r.updated, r.deleted) for r in store.runs(10)}
     assert (2, *{"append": (2, 0, 0), "overwrite": (2, 0, 2), "upsert": (1, 1, 0)}[mode]) in batches
@@ -101,7 +101,10 @@ def test_killed_in_its_very_first_batch(tmp_path, pandas_platform, mode):
     assert content(tmp_path) == [(1, "a")]
     project(tmp_path, mode).run(platform=pandas_platform)
     assert content(tmp_path) == [(1, "a")]
-    assert project(tmp_path, mode).store.control("n")[0].batch_status == "SUCCESS"
+    assert (
+        next(r for r in project(tmp_path, mode).store.states() if r.node == "n").batch_status
+        == "SUCCESS"
+    )
 
 
 def test_what_a_dead_first_write_left_is_not_a_table(tmp_path, platform):
@@ -133,7 +136,10 @@ def test_two_runners_of_one_batch(tmp_path, pandas_platform, monkeypatch):
     assert result.nodes[0].status == "fenced"
     assert result.exit_code == 4
     assert content(tmp_path) == [(1, "a"), (2, "b")]
-    assert project(tmp_path, "append").store.control("n")[0].batch_status == "SUCCESS"
+    assert (
+        next(r for r in project(tmp_path, "append").store.states() if r.node == "n").batch_status
+        == "SUCCESS"
+    )
 
 
 def evolving(folder, kind):

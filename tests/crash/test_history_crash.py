@@ -99,7 +99,7 @@ def test_the_next_run_folds_what_had_landed(tmp_path, engine_name, platform, poi
         if point == "log"
         else [(k, n, day(1), None, False) for k, n in ((1, "Ada"), (2, "Bob"))]
     )
-    assert shop.project.store.control("n")[0].batch_status == "RUNNING"
+    assert next(r for r in shop.project.store.states() if r.node == "n").batch_status == "RUNNING"
 
     shop.land(*SECOND, (1, "Eva", "1", "U", day(9)))  # and the source has gone on meanwhile
     result = shop.run()

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 from tests import effort
 
+from strandline.control import fence
 from strandline.control.ledger import ChangeRow, ControlRow, Notebook, RunRow
 from strandline.control.store import DeltaStore
 from strandline.engine.base import Platform
@@ -54,33 +55,32 @@ class MemoryStore:
     """The ledger in memory: what these tests are about is the table."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.rows: dict[tuple[str, str], ControlRow] = {}
+        self.rows: list[ControlRow] = []
         self.logged: list[RunRow] = []
         self.noted: list[ChangeRow] = []
         self.folder = folder  # where an engine may look at the notes
 
-    def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        return [r for r in self.rows.values() if r.node == node or r.target_table == target]
+    def states(self) -> list[ControlRow]:
+        return self.rows
 
-    def writers(self, target: str) -> list[ControlRow]:
-        return [r for r in self.rows.values() if r.target_table == target]
+    def put(self, rows: Sequence[ControlRow], seen: int) -> int | None:
+        after = fence.merged(self.rows, rows, seen)
+        if after is None:
+            return None
+        self.rows = after
+        return max(r.revision for r in after if r.line == rows[0].line)
 
-    def put(self, rows: Sequence[ControlRow]) -> bool:
-        self.rows.update({(r.target_table, r.source_table): r for r in rows})
-        return True
-
-    def ended(self, app_id: str, after: int) -> RunRow | None:
-        mine = (
-            r for r in reversed(self.logged) if r.recorded and r.token.rpartition("/")[0] == app_id
-        )
-        return next((r for r in mine if r.batch > after), None)
-
-    def log(self, row: RunRow) -> RunRow:
+    def log(self, row: RunRow, revision: int = 0) -> None:  # noqa: ARG002
         self.logged.append(row)
-        return row
 
-    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
+    def told(self, line: tuple[str, str]) -> int:
+        return max((r.revision for r in self.rows if r.line == line), default=0)
+
+    def log_changes(self, token: Token, batch: int, rows: Sequence[ChangeRow]) -> None:  # noqa: ARG002
         self.noted += rows
+
+    def changes(self, node: str | None = None) -> list[ChangeRow]:  # noqa: ARG002
+        return self.noted
 
     def notebook(self) -> Notebook | None:
         """Only now, when an engine asks, is anything written."""
@@ -88,7 +88,7 @@ class MemoryStore:
             return None
         shutil.rmtree(self.folder, ignore_errors=True)
         store = DeltaStore(self.folder)
-        store.log_changes(Token("lab", "n", 0, ""), self.noted)
+        store.log_changes(Token("lab", "n", ""), 0, self.noted)
         for row in self.logged:
             store.log(row)
         return store.notebook()

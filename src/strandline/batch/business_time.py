@@ -58,7 +58,7 @@ from strandline.strategy.fit import Fit, fit
 from strandline.strategy.keyed import decide
 from strandline.strategy.question import GONE, IN, NOTE, SEEN, STREAK, WAS, Keeping, Question
 from strandline.strategy.verdict import Verdict
-from strandline.types import Counts, Increment, Relation, Schema, Table, TableState
+from strandline.types import APP, Counts, Increment, Relation, Schema, Table, TableState
 from strandline.words import agree, plural
 
 
@@ -79,7 +79,7 @@ def book_of(job: Job, engine: Engine, state: TableState | None) -> Book:
     """The events of a node; an error when its table was not made from them."""
     place = job.events
     assert place is not None
-    written = describe(place, job.app_id)
+    written = describe(place, APP)
     if written is None:
         if state is not None:
             raise TableError(
@@ -87,8 +87,8 @@ def book_of(job: Job, engine: Engine, state: TableState | None) -> Book:
                 hint="write another table, or remove effective_at",
             )
         return Book(place, None, None)
-    mine = state.commit.batch if state and state.commit else 0
-    if mine > (written.commit.batch if written.commit else 0):
+    mine = state.commit.number if state and state.commit else 0
+    if mine > (written.commit.number if written.commit else 0):
         raise TableError(
             f"{job.target.label} was also written without effective_at, so {place.label} lacks some of its events",
             hint="write another table, or remove effective_at",
@@ -115,7 +115,7 @@ def course_of(job: Job, columns: Schema) -> Course:
         columns,
         spelled(write.effective_at or ""),
         job.at,
-        job.batch,
+        job.number,
         tuple(tracked),
         spelled(write.sequence_by) if write.sequence_by else None,
         compare.is_hard(job),
@@ -358,10 +358,14 @@ def _touched(
     if book.rows is None:
         return Touched(new, mine)
     keys = new
-    if state is None or (book.state and book.state.commit and book.state.commit.batch >= job.batch):
+    if state is None or (
+        book.state and book.state.commit and book.state.commit.number >= job.number
+    ):
         old = select(*map(col, course.keys)).from_(table(book.rows.name))
         old = (
-            old if state is None else old.where(exp.GTE(this=col(BATCH), expression=lit(job.batch)))
+            old
+            if state is None
+            else old.where(exp.GTE(this=col(BATCH), expression=lit(job.number)))
         )
         both = exp.union(select(*map(col, course.keys)).from_(table(new.name)), old, distinct=False)
         keys = engine.query(both)
@@ -401,14 +405,14 @@ def folded(
     return Outcome(Slice({}, [], {}, NOTHING, Increment(touched.keys)), touched.keys, made, changes)
 
 
-def unfolded(job: Job, engine: Engine, batch: int, state: TableState | None) -> Outcome:
+def unfolded(job: Job, engine: Engine, number: int, state: TableState | None) -> Outcome:
     """What the events of a batch change that landed while its runner died before it folded them."""
     book = book_of(job, engine, state)
     assert book.rows is not None
     assert book.columns is not None
     course = course_of(job, book.columns)
     mine = select(*map(col, course.keys)).from_(table(book.rows.name))
-    keys = engine.query(mine if state is None else mine.where(eq(col(BATCH), lit(batch))))
+    keys = engine.query(mine if state is None else mine.where(eq(col(BATCH), lit(number))))
     stored = events.of_keys(book.rows, keys, course, events.values_of(book.rows, course))
     return folded(job, engine, Touched(keys, stored), course, state)
 

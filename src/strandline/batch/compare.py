@@ -185,7 +185,7 @@ def reconcile(
     if not job.node.write.keyed:
         reread, said = _reread(job, slice_, replace(made, rows=rows), target)
         proposal = _unkeyed(job, rows, shape, Appending(parts, target is None, None, reread), roles)
-        system = new_system(proposal.roles, state, {"batch_id": "bigint"})
+        system = new_system(proposal.roles, state, {"batch_id": "string"})
         return Reconciled(shape, proposal, target, system, warnings=said)
     finding = deletes.find(job, engine, slice_, rows, made, state)
     gone = finding.gone if finding else None
@@ -261,7 +261,7 @@ def _unkeyed(
     job: Job, rows: Relation, shape: Fit, how: Appending, roles: Mapping[str, str]
 ) -> Proposal:
     how = replace(
-        how, stamp=appending.Stamp(roles["batch_id"], job.batch) if "batch_id" in roles else None
+        how, stamp=appending.Stamp(roles["batch_id"], job.batch_id) if "batch_id" in roles else None
     )
     if job.node.write.mode == "overwrite":
         return appending.overwrite(Snapshot(rows), shape, how)

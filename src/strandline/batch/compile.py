@@ -14,7 +14,7 @@ from strandline.plan.job import Job
 from strandline.sql.expr import ident, rows_of
 from strandline.sql.portable import DIALECTS
 from strandline.strategy.changes import ChangeSet
-from strandline.types import Column, Relation, Table, Token
+from strandline.types import APP, Column, Relation, Table, Token
 
 
 class Recorder:
@@ -62,7 +62,7 @@ class Recorder:
 def compile_node(job: Job, engine: Engine) -> str:
     """The query whose rows a run would stage: the change set of this node."""
     recorder = Recorder(engine)
-    state = describe(job.target, job.app_id)
+    state = describe(job.target, APP)
     slice_ = follow.read_or_follow(job, recorder, state)
     transformed = follow.transform(job, recorder, slice_, state)
     if job.events is not None:

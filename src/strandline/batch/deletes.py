@@ -164,7 +164,6 @@ def _absence(
         notes=open_notes(look.engine, past.notebook, look.job) if noted and past.notebook else None,
         confirm=look.config.confirm_runs,
         fresh=fresh,
-        approved=past.approved,
     )
 
 

@@ -22,14 +22,13 @@ from strandline.sql.expr import any_of, col, is_null, named, negate, one_of, sel
 from strandline.sql.values import spelled_bytes
 from strandline.strategy.changes import ACTION
 from strandline.strategy.question import GONE, NOTE, STREAK, key_hash_of
-from strandline.types import Token
 
 ANNOUNCED = "announced by the source"
 _LOUD = ("delete", "reopen", "revive")
 _QUIET = ("insert", "update", "amend", "recall", "bury")
 
 
-def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> list[ChangeRow]:
+def change_rows(job: Job, engine: Engine, outcome: Outcome) -> list[ChangeRow]:
     """The rows to record, as the node's `change_log` wants it; notes that later runs need are always there."""
     question, decided = outcome.made.question, outcome.decided
     if question is None or decided is None or not _anything(job, outcome):
@@ -54,10 +53,10 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
         for verb, reason, times in _entries(job, outcome, absent, action, note, streak):
             rows.append(
                 ChangeRow(
-                    run_id=token.run_id,
-                    project=token.project,
-                    node=token.node,
-                    batch=token.batch,
+                    run_id="",  # whoever commits it says: a plan may wait for another run
+                    project=job.project.config.project,
+                    node=job.node.name,
+                    batch=job.batch,
                     target_table=label,
                     verb=verb,
                     mode=mode,
@@ -66,6 +65,8 @@ def change_rows(job: Job, engine: Engine, outcome: Outcome, token: Token) -> lis
                     key_hash=hashed,
                     streak=times,
                     at=at,
+                    table_id="",
+                    source=job.source,
                 )
             )
     return rows

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from strandline.control.coverage import UNDOES
-from strandline.control.ledger import RECORDED, Notebook
+from strandline.control.ledger import DECISIONS, RECORDED, Notebook
 from strandline.engine.base import Engine, LakeSource
 from strandline.plan.job import Job
 from strandline.sql.expr import (
     all_of,
     any_of,
+    case,
     col,
     eq,
     lit,
@@ -23,46 +23,32 @@ from strandline.sql.expr import (
 )
 from strandline.types import Relation
 
-_NOTES = ("hold", "reject", "missing", "seen", "delete")
+_NOTES = ("hold", "reject", "approve", "missing", "seen", "delete")
 
 
 def open_notes(engine: Engine, notebook: Notebook, job: Job) -> Relation:
-    """The open notes of a table, one row per key: held, rejected, or missing so many times running."""
+    """The open notes of a table, one row per key: held, decided on, or missing so many times running."""
     changes, runs = (
         engine.scan(LakeSource(t, v)).relation for t, v in (notebook.changes, notebook.runs)
     )
-    counted = select(lit(1)).from_(table(runs.name, "r"))
-    same = (eq(col(n, "r"), col(n, "c")) for n in ("run_id", "node", "batch"))
-    counted = counted.where(all_of([*same, one_of(col("status", "r"), RECORDED)]))
-    names = ("key_hash", "verb", "streak", "run_id")
-    newest = over(exp.RowNumber(), ["key_hash"], [ordered(col("batch"), desc=True)])
-    called = [(job.project.config.project, job.target.label), *job.past.memory.formerly]
-    here = any_of(
-        all_of([eq(col("project", "c"), lit(p)), eq(col("target_table", "c"), lit(t))])
-        for p, t in called
-    )
-    since = exp.GTE(this=col("batch", "c"), expression=lit(job.past.memory.since or 0))
-    mine = all_of([here, since, one_of(col("verb", "c"), _NOTES), exp.Exists(this=counted)])
-    if (
-        "takes_back" in runs.schema
-    ):  # a run that was undone has noted nothing, nor has one that a commit outdid
-        back = select(lit(1)).from_(table(runs.name, "u"))
-        which = [
-            eq(col("takes_back", "u"), col("run_id", "c")),
-            eq(col("node", "u"), col("node", "c")),
-        ]
-        undoes = exp.Like(this=col("coverage", "u"), expression=lit(f'%"{UNDOES}"%'))
-        which.append(any_of([undoes, eq(col("batch", "u"), col("batch", "c"))]))
-        back = back.where(all_of([*which, one_of(col("status", "u"), RECORDED)]))
-        mine = all_of([mine, exp.Not(this=exp.Exists(this=back))])
-    fine = (
-        select(*(named(col(n, "c"), n) for n in (*names, "batch")))
-        .from_(table(changes.name, "c"))
-        .where(mine)
-    )
-    ranked = select(*map(col, names), named(newest, "_n")).from_(fine.subquery("f"))
-    last = select(col("key_hash"), named(col("verb"), "state"), col("streak"), col("run_id")).from_(
-        ranked.subquery("x")
-    )
-    open_ = one_of(col("verb"), ("hold", "reject", "missing"))
-    return engine.query(last.where(all_of([eq(col("_n"), lit(1)), open_])))
+    ended = one_of(col("status", "r"), RECORDED)
+    batch = (eq(col(n, "r"), col(n, "c")) for n in ("run_id", "node", "batch"))
+    counted = select(lit(1)).from_(table(runs.name, "r")).where(all_of([*batch, ended]))
+    line = (eq(col(n, "r"), col(n, "c")) for n in ("table_id", "source"))
+    undo = [eq(col("takes_back", "r"), col("run_id", "c")), *line, ended.copy()]
+    back = select(lit(1)).from_(table(runs.name, "r")).where(all_of(undo))
+    decided = one_of(col("verb", "c"), DECISIONS)
+    here = eq(col("table_id", "c"), lit(job.past.memory.table or ""))
+    true = any_of([decided, exp.Exists(this=counted)])
+    mine = [here, one_of(col("verb", "c"), _NOTES), true, exp.Not(this=exp.Exists(this=back))]
+    names = ("key_hash", "verb", "streak")
+    saw = case((decided.copy(), lit(0)), default=lit(1))  # what a batch saw comes after a decision
+    fine = select(*(named(col(n, "c"), n) for n in (*names, "batch")), named(saw, "saw"))
+    fine = fine.from_(table(changes.name, "c")).where(all_of(mine))
+    order = [ordered(col("batch"), desc=True), ordered(col("saw"), desc=True)]
+    rank = over(exp.RowNumber(), ["key_hash"], order)
+    ranked = select(*map(col, names), named(rank, "_n")).from_(fine.subquery("f"))
+    last = select(col("key_hash"), named(col("verb"), "state"), col("streak"))
+    open_ = one_of(col("verb"), ("hold", "reject", "approve", "missing"))
+    newest = eq(col("_n"), lit(1))
+    return engine.query(last.from_(ranked.subquery("x")).where(all_of([newest, open_])))

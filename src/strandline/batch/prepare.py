@@ -26,7 +26,7 @@ from strandline.result import PlannedNode, Status
 from strandline.sql.expr import rows_of
 from strandline.strategy.changes import ChangeSet, Removals, after, measures
 from strandline.strategy.verdict import Verdict
-from strandline.types import Column, Counts, TableState, Token
+from strandline.types import Column, Counts, TableState
 
 _PARTLY = (DeleteDetectionMode.WATERMARK_WINDOW, DeleteDetectionMode.FEED)
 """Ways of finding deletes that do not look at every row of the table."""
@@ -155,12 +155,10 @@ def _judged(job: Job, engine: Engine, state: TableState | None) -> Outcome:
 
 def _coverage(job: Job, outcome: Outcome) -> Coverage:
     """What this batch covers, for the next ones to know."""
-    memory, keyed, counts = job.past.memory, job.node.write.keyed, outcome.changes.counts
+    keyed, counts = job.node.write.keyed, outcome.changes.counts
     looked = bool(outcome.measured)
     return replace(
         outcome.slice.coverage,
-        reads=tuple(sorted(i.label for i in job.inputs)),
-        origins=tuple(job.origins),
         mode=job.node.write.mode,
         keys=tuple(job.keys) if keyed else None,
         at=job.at if keyed else None,
@@ -169,8 +167,6 @@ def _coverage(job: Job, outcome: Outcome) -> Coverage:
         else tuple(c.name for c in outcome.made.fit.kept),  # by keys, the stored values stay
         notes=_open_notes(job, outcome) if looked else 0,
         held=counts.held if looked and counts else 0,
-        formerly=memory.formerly,
-        since=memory.since if memory.known else job.batch,
         before=job.past.before,
         missed=outcome.missed,
     )
@@ -197,7 +193,6 @@ def _looked_at_all(job: Job, outcome: Outcome) -> bool:
 
 def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
     """What is left to apply of a prepared batch."""
-    token = Token(job.project.config.project, job.node.name, job.batch, "")
     keys = job.node.write.keys
     return Ready(
         outcome.changes,
@@ -206,7 +201,7 @@ def readied(job: Job, engine: Engine, outcome: Outcome) -> Ready:
         outcome.slice.versions,
         outcome.made.fit.added,
         outcome.made.system,
-        change_rows(job, engine, outcome, token),
+        change_rows(job, engine, outcome),
         outcome.warnings,
         lambda: compare.duplicate_keys(engine, outcome.rows, keys),
         outcome.events,
@@ -261,4 +256,4 @@ def plan_node(
     )
     rows = engine.query(after(changes, compare.target_rows(job, engine, state)))
     ready = readied(job, engine, replace(outcome, changes=changes))
-    return result, Planned(rows, changes.roles, Feed(job.batch, ready.coverage)), ready
+    return result, Planned(rows, changes.roles, Feed(job.batch_id, ready.coverage)), ready

@@ -155,7 +155,7 @@ def _state(name: str, rows: Sequence[ControlRow], *, known: bool) -> dict[str, A
         "name": name,
         "in_project": known,
         "status": newest.batch_status if newest else None,
-        "batch": int(newest.batch_id.rpartition("/")[2]) if newest else None,
+        "batch": newest.revision + (newest.batch_status != "SUCCESS") if newest else None,
         "target": newest.target_table if newest else None,
         "started_at": newest.batch_started_at if newest else None,
         "completed_at": newest.batch_completed_at if newest else None,

@@ -15,7 +15,8 @@ class SqlConnection(Model):
     **Business problem:** the rows live in an ERP or a shop database, and its password must not live in a file.
     **Solution:** a SQLAlchemy or JDBC URL; user and password are references, resolved when the connection opens.
     `jdbc_url` replaces the JDBC URL that Spark would derive, `driver` its JDBC class. `staging: true` marks a database
-    that may be empty between two loads: what is absent there is not deleted.
+    that may be empty between two loads: what is absent there is not deleted. How far a table was read belongs to host
+    and database; `identity: erp` pins it, so that a database that moves to another host is read on from there.
 
     ```yaml
     connections:
@@ -30,6 +31,7 @@ class SqlConnection(Model):
     jdbc_url: Text | None = None
     driver: Text | None = None
     staging: bool = False
+    identity: Text | None = None
 
 
 class FilesConnection(Model):
@@ -48,6 +50,7 @@ class FilesConnection(Model):
     type: Literal["files"]
     path: Text
     shared: bool = False
+    identity: Text | None = None
 
 
 class LakeConnection(Model):
@@ -68,6 +71,7 @@ class LakeConnection(Model):
     format: Literal["delta"] = "delta"
     path: Text
     shared: bool = False
+    identity: Text | None = None
 
 
 Connection = Annotated[

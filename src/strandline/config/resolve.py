@@ -244,6 +244,12 @@ def jdbc(connection: SqlConnection, root: Path, *, key: str = "connections") -> 
 
 
 def _database(connection: SqlConnection, root: Path, key: str) -> urls.Database:
+    user, password = _login(connection, key)
+    return database_of(connection, root, key=key).with_login(user, password)
+
+
+def database_of(connection: SqlConnection, root: Path, *, key: str) -> urls.Database:
+    """The parts of a connection's URL, a file's path absolute."""
     text = connection.url
     if REFERENCE.fullmatch(text):
         text = resolve_secrets(text, key=f"{key}.url")
@@ -257,8 +263,7 @@ def _database(connection: SqlConnection, root: Path, key: str) -> urls.Database:
         raise ConfigError(
             Problem(str(error), key=f"{key}.url", hint="for example postgresql://host/db")
         ) from error
-    user, password = _login(connection, key)
-    return urls.absolute(database.with_login(user, password), root)
+    return urls.absolute(database, root)
 
 
 def _login(connection: SqlConnection, key: str) -> tuple[str | None, str | None]:

@@ -12,16 +12,13 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-UNDOES = "undoes"
-"""The key under which an undo names its run, for queries over the stored text."""
-
 
 class Pin(NamedTuple):
     """A lake table as a batch read it: its id, its version, and the batch that fed it where snapshots are compared."""
 
     table_id: str
     version: int
-    batch: int | None = None
+    batch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class FilesRead:
 class Fed:
     """The batch whose rows are in a table again after an undo; None: as before the first."""
 
-    batch: int | None
+    batch: str | None
 
 
 @dataclass(frozen=True)
@@ -66,9 +63,9 @@ class MissedKeys:
 
 @dataclass(frozen=True)
 class Before:
-    """What a table's last batch had left, which an undo puts back: its number and its coverage."""
+    """What a table's last batch had left, which an undo puts back: its id and its coverage."""
 
-    batch: int | None
+    batch: str | None
     coverage: Coverage
 
 
@@ -82,8 +79,6 @@ class Coverage:
     recipe: str | None = None  # of what decides which rows a feed brings
     followed: str | None = None  # how the changes of its sources were followed
     sources: Mapping[str, Pin] = field(default_factory=dict)
-    reads: tuple[str, ...] | None = None  # the labels of its sources
-    origins: tuple[str, ...] | None = None  # where its sources are, whatever they are called
     marks: Mapping[str, tuple[str, str]] = field(
         default_factory=dict
     )  # watermarks: text and type by column
@@ -103,17 +98,11 @@ class Coverage:
     lacks: tuple[str, ...] = ()  # columns of the table that the source no longer had
     notes: int = 0  # open notes on single keys
     held: int = 0
-    # what the table has been
-    formerly: tuple[
-        tuple[str, str], ...
-    ] = ()  # the other names, of project and table, under which it was written
-    since: int | None = None  # the batch that made it
-    before: Before | None = None
+    before: Before | None = None  # what the batch found
     # how it ended
     run: str | None = None  # the run that brought it to its end
-    commit: int | None = (
-        None  # the number of the newest commit to the table that it knew of, or made
-    )
+    batch: str | None = None  # the id of the batch, which appended rows carry
+    commit: int | None = None  # the number of the newest commit of its source, or its own
     committed: bool | None = None  # and whether it made it
     undoes: str | None = None  # the run that it takes back
     feed: Fed | None = None
@@ -131,9 +120,25 @@ class Coverage:
         """True unless nothing at all is recorded."""
         return self != NOTHING
 
-    def without_position(self) -> Coverage:
-        """The coverage as it holds for other sources: how far these were read does not."""
-        return replace(self, marks={}, window={}, future={}, snapshot=None, files=None, missed=None)
+    def of_table(self) -> Coverage:
+        """What it says of the table itself: it holds for another source of that table too."""
+        return Coverage(
+            mode=self.mode,
+            table=self.table,
+            keys=self.keys,
+            at=self.at,
+            lacks=self.lacks,
+            notes=self.notes,
+            held=self.held,
+        )
+
+    def with_table_of(self, newest: Coverage) -> Coverage:
+        """The coverage with what the newest batch of the table, from whatever source, knows of the table itself."""
+        if newest is self:
+            return self
+        at = max(filter(None, (self.at, newest.at)), default=None)
+        notes = max(self.notes, newest.notes)
+        return replace(self, keys=newest.keys, at=at, lacks=newest.lacks, notes=notes)
 
     def with_position_of(self, other: Coverage) -> Coverage:
         """The coverage with how far another batch had read."""
@@ -144,7 +149,14 @@ class Coverage:
     def put_back(self) -> Coverage:
         """What an undo puts back: not who brought it about, or by taking back which run."""
         return replace(
-            self, run=None, commit=None, committed=None, back=None, before=None, undoes=None
+            self,
+            run=None,
+            batch=None,
+            commit=None,
+            committed=None,
+            back=None,
+            before=None,
+            undoes=None,
         )
 
     def is_of(self, table_id: str) -> bool:
@@ -217,8 +229,6 @@ def _tuples(value: Sequence[Sequence[str]]) -> tuple[Any, ...]:
 
 _READ: dict[str, Callable[[Any], Any]] = {
     "sources": lambda v: {name: Pin(*pin) for name, pin in v.items()},
-    "reads": tuple,
-    "origins": tuple,
     "marks": _pairs,
     "window": _pairs,
     "snapshot": lambda v: tuple(v) if isinstance(v, list) else v,
@@ -226,7 +236,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "keys": tuple,
     "at": datetime.fromisoformat,
     "lacks": tuple,
-    "formerly": lambda v: tuple((project, table) for project, table in v),
     "before": lambda v: Before(v["batch"], Coverage.from_dict(v["coverage"])),
     "missed": lambda v: MissedKeys(
         v["number"], _tuples(v["columns"]), _tuples(v["keys"]), tuple(v["hashes"])

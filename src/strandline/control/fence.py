@@ -1,83 +1,193 @@
-"""Who holds a batch number, and what the records lack. Pure: the rules of docs/exactly-once.md, one function each."""
+"""Which batch a state tells of, and what records lack. Pure: the rules of docs/exactly-once.md, one function each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.control.coverage import Coverage
-from strandline.control.ledger import ControlRow, RunRow, covered, finished, newest, number
+from strandline.control.ledger import (
+    DECISIONS,
+    ChangeRow,
+    ControlRow,
+    Records,
+    RunRow,
+    covered,
+    newest,
+)
 from strandline.types import Commit, Counts
 
 LANDED = "which had landed before its runner died"
 UNRECORDED = "which the control tables did not know: they were deleted, or they are others than those of its run"
+UNTOLD = "which was in the state only"
+STATELESS = "which was in the history only"
 
 
 @dataclass(frozen=True)
 class Found:
-    """A batch that has come to its end, and of which `etl_control` does not know."""
+    """A batch that has come to its end, and that a record lacks."""
 
-    batch: int
+    batch: str  # its id
     run_id: str
+    node: str
+    number: int  # as people see it
     version: int | None
     coverage: Coverage
-    counts: Counts | None
-    metrics: Mapping[str, Any]
-    why: str  # nobody had recorded it
+    why: str  # no record tells of it
+    counts: Counts | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
     rows_read: int | None = None
-    logged: bool = False  # the history has it
-    target: str | None = None  # the table that it wrote, if that is not the one that was looked at
     begun: bool = True  # the records say that it was begun: its runner died, they were not lost
+    logged: bool = False  # the history has it
+    put: int | None = None  # the revision of the state that has it
 
     @property
     def told(self) -> str:
         """What the records tell of it, once it is in them."""
-        return f"finished the record of batch {self.batch}, {self.why}"
+        return f"finished the record of batch {self.number}, {self.why}"
 
 
-def found(
-    rows: Sequence[ControlRow], target: str, commit: Commit | None, ended: RunRow | None
-) -> Found | None:
-    """What the table or the history knows and the node's records do not: a runner died, or the records were lost."""
-    if (
-        commit is not None
-        and commit.number > known(rows, target)
-        and not (ended and ended.run_id == commit.run_id)
-    ):
-        coverage = replace(
-            Coverage.in_commit(commit.record), target=commit.version, commit=commit.number
-        )
-        carried = commit.record.get("counts")
-        counts = Counts(**carried) if carried else None
-        metrics = commit.metrics
-        next_one = (
-            bool(rows) and commit.number == known(rows, target) + 1
-        )  # the node has written another table since
-        begun = next_one or _begun(rows, commit.batch)
-        why = LANDED if begun else UNRECORDED
-        return Found(
-            commit.batch, commit.run_id, commit.version, coverage, counts, metrics, why, begun=begun
-        )
-    if ended is not None and ended.batch > finished(rows):
-        there = ended.target_table if ended.target_table != target else None
-        read = ended.rows_read
-        why = "which was in the history only"
-        begun = _begun(rows, ended.batch)
-        return Found(
-            ended.batch,
-            ended.run_id,
-            ended.version,
-            ended.coverage,
-            ended.counts,
-            {},
-            why,
-            read,
-            True,
-            there,
-            begun,
-        )
-    return None
+def landed(records: Records, commit: Commit) -> Found:
+    """A commit that the state of its source does not know: its runner died, or the records were lost."""
+    carried = commit.record.get("counts")
+    coverage = Coverage.in_commit(commit.record)
+    coverage = replace(
+        coverage,
+        table=coverage.table or records.table_id,  # the commit that made it could not know its id
+        target=commit.version,
+        run=commit.run_id,
+        batch=commit.batch_id,
+        commit=commit.number,
+        committed=True,
+    )
+    return Found(
+        commit.batch_id,
+        commit.run_id,
+        commit.node,
+        int(commit.record.get("batch") or records.next),
+        commit.version,
+        coverage,
+        LANDED if records.begun else UNRECORDED,
+        Counts(**carried) if carried else None,
+        commit.metrics,
+        begun=records.begun,
+    )
+
+
+def stateless(row: RunRow) -> Found:
+    """A batch of the history that no state tells of: that was lost."""
+    return Found(
+        f"{row.run_id}/{row.node}",
+        row.run_id,
+        row.node,
+        row.batch,
+        row.version,
+        row.coverage,
+        STATELESS,
+        row.counts,
+        rows_read=row.rows_read,
+        begun=False,
+        logged=True,
+    )
+
+
+def untold(row: ControlRow, commit: Commit | None) -> Found:
+    """A batch of the state that the history does not tell of: its runner died in between."""
+    made = commit if commit and commit.number == row.covered.commit else None
+    carried = made.record.get("counts") if made else None
+    before = Coverage.in_commit(made.record).before if made else row.covered.before
+    batch_id = row.covered.batch or row.batch_id
+    run_id, _, node = batch_id.partition("/")
+    return Found(
+        batch_id,
+        run_id,
+        node,
+        row.revision,
+        row.covered.target if row.covered.committed else None,
+        replace(row.covered, before=before),
+        UNTOLD,
+        Counts(**carried) if carried else None if made else Counts(held=row.covered.held),
+        made.metrics if made else {},
+        row.rows_read,
+        put=row.revision,
+    )
+
+
+def merged(
+    there: Sequence[ControlRow], rows: Sequence[ControlRow], seen: int
+) -> list[ControlRow] | None:
+    """All states, with these in place of what is known of their table and source; None when they come too late.
+
+    A commit is true whatever the records say: its state replaces that of an older commit. A batch without one replaces
+    the state that it has looked at, or nothing; so do the announcement and the failure of a batch.
+    """
+    first = rows[0]
+    mine = [r for r in there if r.line == first.line]
+    state = newest(mine)
+    revision = max((r.revision for r in mine), default=0)
+    if first.batch_status == "SUCCESS" and first.covered.committed:
+        if (first.covered.commit or 0) <= (covered(mine).commit or 0):
+            return None
+    elif revision != seen:
+        return None
+    if first.batch_status != "SUCCESS":
+        new = [_unfinished(r, mine, state) for r in rows]
+        kept = [
+            r for r in there if r not in mine or r.source_table not in {n.source_table for n in new}
+        ]
+        return [*kept, *new]
+    table = [r.revision for r in there if r.table_id == first.table_id]
+    next_ = max(first.revision, max(table, default=0) + 1)
+    before = {r.source_table: r for r in mine}
+    new = [_finished(r, before.get(r.source_table), next_) for r in rows]
+    others = (r for r in there if r not in mine and not _attempt(r, first))
+    return [*(healed for r in others if (healed := _healed(r, first))), *new]
+
+
+def _healed(row: ControlRow, done: ControlRow) -> ControlRow | None:
+    """A state that its node left for another source, at work or failed: as the last finished batch left it, if any."""
+    mine = (row.project, row.node, row.table_id) == (done.project, done.node, done.table_id)
+    if not mine or row.batch_status == "SUCCESS":
+        return row
+    return replace(row, batch_status="SUCCESS", error_message=None) if row.coverage else None
+
+
+def _attempt(row: ControlRow, made: ControlRow) -> bool:
+    """Is this the record of an attempt to make the table that has now been made from the same source?"""
+    same = row.source == made.source and row.target_table == made.target_table
+    return (
+        same
+        and row.coverage is None
+        and row.table_id != made.table_id
+        and row.table_id.startswith("at ")
+    )
+
+
+def _unfinished(
+    row: ControlRow, mine: Sequence[ControlRow], state: ControlRow | None
+) -> ControlRow:
+    """A batch at work, or failed: what is known of the last finished one stays."""
+    old = next((r for r in mine if r.source_table == row.source_table), None)
+    return replace(
+        row,
+        coverage=state.coverage if state else None,
+        revision=state.revision if state else 0,
+        watermark_value=state.watermark_value if state else None,
+        watermark_type=state.watermark_type if state else None,
+        last_processed_version=old.last_processed_version if old else None,
+    )
+
+
+def _finished(row: ControlRow, old: ControlRow | None, revision: int) -> ControlRow:
+    """A finished batch; what an undo does not know was not known before."""
+    row = replace(row, revision=revision)
+    if old is None or row.covered.undoes:
+        return row
+    version = row.last_processed_version
+    return replace(
+        row, last_processed_version=old.last_processed_version if version is None else version
+    )
 
 
 def no_lower(before: Sequence[ControlRow], row: ControlRow) -> ControlRow:
@@ -88,116 +198,26 @@ def no_lower(before: Sequence[ControlRow], row: ControlRow) -> ControlRow:
     return replace(row, last_processed_version=max(versions, default=None))
 
 
-def _begun(rows: Sequence[ControlRow], batch: int) -> bool:
-    """Do the records say that a batch was begun and not ended? Each is announced before its commit."""
-    return any(r.batch_status != "SUCCESS" and number(r) == batch for r in rows)
-
-
-def known(rows: Sequence[ControlRow], target: str) -> int:
-    """The number of the newest commit to a table that a node's records know; once, it was the batch's own."""
-    mine = [r for r in rows if r.target_table == target]
-    commit = covered(mine).commit
-    return finished(mine) if commit is None else commit
-
-
-def holder(rows: Sequence[ControlRow]) -> str | None:
-    """The run that brought the newest finished batch to its end."""
-    return covered(rows).run
-
-
-def merged(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> Sequence[ControlRow]:
-    """What a node's rows become; none when the records have gone further than the batch that is announced or failed.
-
-    A record only goes forward. It says what the newest commit covered, or a quiet ending that knew of that commit.
-    """
-    last, batch, target = finished(there), max(map(number, rows)), rows[0].target_table
-    if rows[0].batch_status != "SUCCESS" or not there:
-        return rows if batch > last else ()
-    mine = covered(rows)
-    before = known(there, target)
-    # a quiet ending may know of more than the node's own rows do: of commits under another name
-    assert mine.commit is not None, "an ending says which commits it knew"
-    later = mine.commit > before if mine.committed else mine.commit >= before and batch > last
-    if later:
-        return rows if batch >= last else [_renumbered(r, last) for r in rows]
-    old = newest(r for r in there if r.target_table == target)
-    return [_still_covering(r, old) for r in rows] if batch > last else ()
-
-
-def replaced(there: Sequence[ControlRow], rows: Sequence[ControlRow]) -> list[ControlRow]:
-    """A node's rows, with these in the place of those of the same targets and sources.
-
-    Sources that the node no longer reads may have been left at work: once its batch is recorded, they are as they were
-    before, and those that were never finished go.
-    """
-    mine = {(r.target_table, r.source_table) for r in rows}
-    kept = [r for r in there if (r.target_table, r.source_table) not in mine]
-    if rows[0].batch_status == "SUCCESS":
-        kept = healed(kept)
-    return [*kept, *rows]
-
-
-def healed(rows: Sequence[ControlRow]) -> list[ControlRow]:
-    """Rows that nobody will bring to an end, as they were before; those that were never finished go."""
-    return [r if r.batch_status == "SUCCESS" else _as_before(r) for r in rows if _ever_finished(r)]
-
-
-def _ever_finished(row: ControlRow) -> bool:
-    return row.batch_status == "SUCCESS" or row.coverage is not None
-
-
-def _as_before(row: ControlRow) -> ControlRow:
-    """The row as the last finished batch left it, as far as it is known."""
-    before = replace(
-        row, batch_id=f"{row.node}/{number(row) - 1}", batch_status="SUCCESS", error_message=None
-    )
-    return replace(before, batch_completed_at=row.updated_at)
-
-
-def _still_covering(row: ControlRow, old: ControlRow | None) -> ControlRow:
-    if old is None:
-        return row
-    mark, type_ = old.watermark_value, old.watermark_type
-    return replace(row, coverage=old.coverage, watermark_value=mark, watermark_type=type_)
-
-
-def _renumbered(row: ControlRow, batch: int) -> ControlRow:
-    return replace(row, batch_id=f"{row.node}/{batch}")
-
-
-def held_by_another(history: Sequence[RunRow], row: RunRow) -> RunRow | None:
-    """The batch of another run that ended this number, or a later one; a commit outdoes what committed nothing."""
-    others = [
-        r
-        for r in history
-        if r.recorded and r.target_table == row.target_table and r.batch >= row.batch
+def true_notes(
+    notes: Iterable[ChangeRow], history: Sequence[RunRow], also: Collection[str] = ()
+) -> list[ChangeRow]:
+    """The notes of batches that count, and what people decided and was not taken back; `also` those of these runs."""
+    counts = counting(history) | {r.ending for r in history if r.recorded and r.run_id in also}
+    back = undone(history)
+    return [
+        n
+        for n in notes
+        if n.ending in counts
+        or (n.verb in DECISIONS and (n.run_id in also or (n.run_id, *n.line) not in back))
     ]
-    if (
-        any(r.run_id == row.run_id and r.batch == row.batch for r in others)
-        or row.version is not None
-    ):
-        return None
-    return min(others, key=lambda r: r.batch, default=None)
 
 
-def outdone(history: Sequence[RunRow], row: RunRow) -> str | None:
-    """The run whose quiet ending of the same number this row's commit takes back."""
-    mine = (row.target_table, row.batch)
-    same = (
-        r
-        for r in history
-        if r.recorded and (r.target_table, r.batch) == mine and r.run_id != row.run_id
-    )
-    return next((r.run_id for r in same), None) if row.version is not None else None
+def undone(history: Sequence[RunRow]) -> set[tuple[str, str, str]]:
+    """Run, table and source of what was taken back."""
+    return {(r.takes_back, *r.line) for r in history if r.recorded and r.takes_back}
 
 
 def counting(history: Sequence[RunRow]) -> set[tuple[str, str, int]]:
-    """Run, node and batch of whatever has come to its end and was not taken back.
-
-    An undo takes back every batch of a run; a commit takes back the quiet ending of its own number.
-    """
-    takes = [r for r in history if r.recorded and r.takes_back]
-    undone = {(r.takes_back, r.node) for r in takes if r.coverage.undoes}
-    outdone_ = {(r.takes_back, r.node, r.batch) for r in takes}
-    ended = {(r.run_id, r.node, r.batch) for r in history if r.recorded}
-    return {e for e in ended if e[:2] not in undone and e not in outdone_}
+    """Run, node and batch of whatever has come to its end and was not taken back."""
+    back = undone(history)
+    return {r.ending for r in history if r.recorded and (r.run_id, *r.line) not in back}

@@ -14,48 +14,37 @@ class Foreseen:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._rows: dict[tuple[str | None, str], list[ControlRow]] = {}
+        self._states: list[ControlRow] | None = None
+        self._told: dict[tuple[str, str], int] = {}
 
-    def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        known = self._store.control(node, target)
-        said = [
-            r
-            for rows in self._rows.values()
-            for r in rows
-            if r.node == node or r.target_table == target
-        ]
-        return [*self._unsaid(known), *said]
+    def states(self) -> list[ControlRow]:
+        if self._states is None:
+            self._states = self._store.states()
+        return self._states
 
-    def writers(self, target: str) -> list[ControlRow]:
-        known = self._unsaid(self._store.writers(target))
-        return [
-            *known,
-            *(r for rows in self._rows.values() for r in rows if r.target_table == target),
-        ]
+    def put(self, rows: Sequence[ControlRow], seen: int) -> int | None:
+        after = fence.merged(self.states(), rows, seen)
+        if after is None:
+            return None
+        self._states = after
+        return max(r.revision for r in after if r.line == rows[0].line)
 
-    def _unsaid(self, known: Sequence[ControlRow]) -> list[ControlRow]:
-        """The rows of nodes that nothing was said of meanwhile."""
-        return [
-            r for r in known if not any(r.by(project or "", node) for project, node in self._rows)
-        ]
-
-    def put(self, rows: Sequence[ControlRow]) -> bool:
-        node, project = rows[0].node, rows[0].project or ""
-        before = [r for r in self.control(node, rows[0].target_table) if r.by(project, node)]
-        new = fence.merged(before, rows)
-        if new:
-            self._rows[project, node] = fence.replaced(before, new)
-        return bool(new)
-
-    def log(self, row: RunRow) -> RunRow:
+    def log(self, row: RunRow, revision: int = 0) -> None:
         """Not told to anybody."""
-        return row
+        self._told[row.line] = max(revision, self._told.get(row.line, 0))
 
-    def ended(self, app_id: str, after: int) -> RunRow | None:
-        return self._store.ended(app_id, after)
+    def list_undo(self, rows: Sequence[RunRow]) -> None:
+        """Not listed."""
 
-    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
+    def told(self, line: tuple[str, str]) -> int:
+        return max(self._store.told(line), self._told.get(line, 0))
+
+    def log_changes(self, token: Token, batch: int, rows: Sequence[ChangeRow]) -> None:
         """Not noted."""
+
+    def decide(self, rows: Sequence[ChangeRow], held: Sequence[ChangeRow]) -> bool:  # noqa: ARG002
+        """Not noted."""
+        return False
 
     def changes(self, node: str | None = None) -> list[ChangeRow]:
         return self._store.changes(node)

@@ -4,66 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from strandline.control.ledger import ChangeRow, RunRow
-from strandline.words import agree, plural
+from strandline.control.ledger import DECISIONS, ChangeRow
 
-_ENDS = ("reject", "missing", "seen", "delete")
+_ENDS = ("reject", "approve", "missing", "seen", "delete")
+
+
+def order_of_notes(note: ChangeRow) -> tuple[int, bool]:
+    """The place of a note among those of its table; what a batch saw comes after what a person decided beside it."""
+    return note.batch, note.verb not in DECISIONS
 
 
 def open_holds(
     changes: Iterable[ChangeRow], run_id: str | None = None
 ) -> dict[str, list[ChangeRow]]:
-    """The holds that nobody has decided on yet, by table, whatever its node was called; of one run, or of all."""
-    newest: dict[tuple[str, str], ChangeRow] = {}
-    for row in sorted(changes, key=lambda r: r.batch):
-        if row.verb == "hold" or row.verb in _ENDS:
-            newest[row.target_table, row.key_hash] = row
+    """The holds that no person has decided on yet, by the id of the table; of one run, or of all."""
     found: dict[str, list[ChangeRow]] = {}
-    for row in newest.values():
+    for row in _newest(changes):
         if row.verb == "hold" and run_id in (None, row.run_id):
-            found.setdefault(row.target_table, []).append(row)
+            found.setdefault(row.table_id, []).append(row)
     return found
 
 
-def carried_over(row: RunRow, notes: Iterable[ChangeRow]) -> list[ChangeRow]:
-    """What a person rejected in the ending that this row takes back, as notes of its own batch.
-
-    A rejection is not nothing: the runner that committed could not see it. Where its batch tells of the key itself, it
-    was seen again or its delete approved, and that stays.
-    """
-    notes = [n for n in notes if (n.node, n.batch) == (row.node, row.batch)]
-    mine = {n.key_hash for n in notes if n.run_id == row.run_id and n.verb != "reject"}
-    theirs = [
-        n
-        for n in notes
-        if n.run_id == row.takes_back and n.verb == "reject" and n.key_hash not in mine
-    ]
-    why = f"decided by run {row.takes_back}, while this one was at work"
-    return [replace(n, run_id=row.run_id, reason=f"{n.reason}; {why}") for n in theirs]
+def approved(changes: Iterable[ChangeRow], table_id: str) -> bool:
+    """Is there a delete of the table that a person has approved and no batch has applied yet?"""
+    return any(r.verb == "approve" and r.table_id == table_id for r in _newest(changes))
 
 
-def with_decisions(row: RunRow, rejected: Sequence[ChangeRow]) -> RunRow:
-    """The row of a batch to which these rejections belong: what they silence it no longer holds."""
-    held = max(0, row.held - sum(n.target_table == row.target_table for n in rejected))
-    what = f"{plural(len(rejected), 'held delete')} {agree(len(rejected), 'is', 'are')} rejected"
-    said = f"{what}: a person has decided so in run {row.takes_back} meanwhile"
-    told = replace(row, held=held, status="held" if held else "success")
-    warnings = json.dumps([*json.loads(row.warnings or "[]"), said])
-    return replace(told, coverage=replace(row.coverage, held=held), warnings=warnings)
+def _newest(changes: Iterable[ChangeRow]) -> list[ChangeRow]:
+    """The newest note on each key."""
+    newest: dict[tuple[str, str], ChangeRow] = {}
+    for row in sorted(changes, key=order_of_notes):
+        if row.verb == "hold" or row.verb in _ENDS:
+            newest[row.table_id, row.key_hash] = row
+    return list(newest.values())
 
 
 def unapprovable(
-    held: Sequence[ChangeRow], node: str, table: str, keys: Sequence[str], *, looks: bool
+    held: Sequence[ChangeRow], node: str, keys: Sequence[str], *, looks: bool
 ) -> str | None:
     """Why no run can apply held deletes to what a node is now; None when one can look again for their keys."""
-    first = held[0]
-    if first.target_table != table:
-        return f"node `{node}` writes {table} now, and they are held for {first.target_table}"
     if not looks:
         return f"node `{node}` no longer looks for deletes"
-    before = list(json.loads(first.key))
+    before = list(json.loads(held[0].key))
     if {k.casefold() for k in before} != {k.casefold() for k in keys}:
         return f"the keys of node `{node}` are ({', '.join(keys)}) now, and they are held by ({', '.join(before)})"
     return None

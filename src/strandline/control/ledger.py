@@ -1,6 +1,7 @@
 """The records of batches: what the control tables hold, as plain values.
 
-`etl_runs` gets one row per batch, for ever; `etl_control` holds the newest state per target and source.
+All are keyed by the table's id, and how far a source was read by (table id, source identity); names are labels.
+`etl_runs` gets one row per batch, for ever; `etl_control` holds the newest state per table and source.
 """
 
 from __future__ import annotations
@@ -12,13 +13,24 @@ from datetime import datetime
 from typing import Protocol
 
 from strandline.control.coverage import NOTHING, Coverage
-from strandline.types import Counts, Table, Token
+from strandline.types import Counts, Table, TableState, Token
 
 BY_HAND = "by hand: "
 """How the nodes of batches begin that no node of a project runs."""
 
 RECORDED = ("success", "held", "unchanged")
 """The endings of a batch that count: what it noted of single rows is true."""
+
+DECISIONS = ("approve", "reject")
+"""What a person decides on a held delete: a note on (table id, key), which counts by itself."""
+
+UNDOING = "undoing"
+"""The status of a row that an undo writes for each node before it takes the first one back."""
+
+
+def table_key(table: Table, state: TableState | None) -> str:
+    """What the records of a table are found by: its id; until it has one, the place where it is to be."""
+    return state.table_id if state else f"at {table.location}"
 
 
 @dataclass(frozen=True)
@@ -49,11 +61,15 @@ class ControlRow:
     watermark_value: str | None
     watermark_type: str | None
     coverage: Coverage | None  # of the last finished batch; None: none was finished
-    project: str | None = None  # older rows do not say
+    project: str
+    table_id: str
+    source: str  # the identity of all that is read
+    revision: int = 0  # goes up with each finished batch of the table
 
-    def by(self, project: str, node: str) -> bool:
-        """Is this the row of that node?"""
-        return self.node == node and self.project in (None, project)
+    @property
+    def line(self) -> tuple[str, str]:
+        """The table and the source that it tells of."""
+        return self.table_id, self.source
 
     @property
     def covered(self) -> Coverage:
@@ -81,17 +97,19 @@ class RunRow:
     reopened: int
     held: int
     version: int | None
-    token: str
+    token: str | None  # of its commit
     coverage: Coverage
     warnings: str | None
     error: str | None
+    table_id: str
+    source: str
     metrics: str | None = None  # seconds per step, as JSON
     recovery: str | None = None  # what was found of a runner that died, and what was done about it
-    takes_back: str | None = None  # the run whose batch of this node no longer counts
+    takes_back: str | None = None  # the run whose batch of this table and source no longer counts
 
     @property
     def recorded(self) -> bool:
-        """True for a batch that was brought to its end; of a number, one is."""
+        """True for a batch that was brought to its end."""
         return self.status in RECORDED
 
     @property
@@ -106,16 +124,21 @@ class RunRow:
         )
 
     @property
-    def by(self) -> tuple[str, int]:
-        """The run and the number that its commits carry."""
-        return self.run_id, self.batch
+    def line(self) -> tuple[str, str]:
+        """The table that it wrote, and the source."""
+        return self.table_id, self.source
+
+    @property
+    def ending(self) -> tuple[str, str, int]:
+        """What tells its batch from all others."""
+        return self.run_id, self.node, self.batch
 
 
 @dataclass(frozen=True)
 class ChangeRow:
     """A row of `etl_changes`: what a batch did to one row, or noted of it, and why.
 
-    It counts once its batch is recorded.
+    It counts once its batch is recorded; what a person decides counts at once.
     """
 
     run_id: str
@@ -130,34 +153,49 @@ class ChangeRow:
     key_hash: str
     streak: int | None
     at: datetime
+    table_id: str
+    source: str
+
+    @property
+    def line(self) -> tuple[str, str]:
+        """The table, and the source of the batch that noted it."""
+        return self.table_id, self.source
+
+    @property
+    def ending(self) -> tuple[str, str, int]:
+        """The batch that noted it."""
+        return self.run_id, self.node, self.batch
 
 
 class Store(Protocol):
     """Where control rows are kept."""
 
-    def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        """The newest state of nodes of this name, and of those that wrote a table of this name, in any project."""
+    def states(self) -> list[ControlRow]:
+        """The newest state of all tables and sources, of all projects."""
 
-    def writers(self, target: str) -> list[ControlRow]:
-        """The newest state of whatever nodes have written a table of this name, in whatever project."""
+    def put(self, rows: Sequence[ControlRow], seen: int) -> int | None:
+        """Replace the state of a table and source, as `fence.merged` says; returns its revision.
 
-    def put(self, rows: Sequence[ControlRow]) -> bool:
-        """Replace the state of these targets and sources, unless the records have gone further: then False."""
-
-    def log(self, row: RunRow) -> RunRow:
-        """Add a batch to the history, once; raises Fenced when another run has ended this number.
-
-        Returns it as it is told there: with what a person has decided under its number meanwhile.
+        None: the records have gone on since `seen`, and nothing was put.
         """
 
-    def ended(self, app_id: str, after: int) -> RunRow | None:
-        """The newest batch of a node that the history knows, if its number is higher than this."""
+    def log(self, row: RunRow, revision: int = 0) -> None:
+        """Add a batch to the history, once; the revision is that of the state which it led to."""
 
-    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
+    def list_undo(self, rows: Sequence[RunRow]) -> None:
+        """Write down what an undo is going to take back, before it does."""
+
+    def told(self, line: tuple[str, str]) -> int:
+        """The newest revision of a table and source whose batch is in the history."""
+
+    def log_changes(self, token: Token, batch: int, rows: Sequence[ChangeRow]) -> None:
         """Note what a batch is about to do to single rows, in place of what its run has noted for it before."""
 
+    def decide(self, rows: Sequence[ChangeRow], held: Sequence[ChangeRow]) -> bool:
+        """Note what a person decides on deletes that are held, unless they no longer are: then False."""
+
     def changes(self, node: str | None = None) -> list[ChangeRow]:
-        """What recorded batches did to single rows, the oldest first; under the names that tables have now."""
+        """What recorded batches did to single rows, the oldest first."""
 
     def noted(self) -> set[tuple[str, str]]:
         """The runs and nodes, of all projects, whose recorded batches tell something of single rows."""
@@ -173,112 +211,85 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
+class Records:
+    """What is known of one table: the states of its sources, of which one is the batch's own."""
+
+    table_id: str
+    source: str
+    rows: Sequence[ControlRow] = ()  # of the table, and of attempts to make it
+
+    @property
+    def mine(self) -> list[ControlRow]:
+        """The rows of the own source, one for each thing it reads."""
+        return [r for r in self.rows if r.line == (self.table_id, self.source)]
+
+    @property
+    def begun(self) -> bool:
+        """Is there a record of the own source, be it of an attempt to make the table?"""
+        return any(r.source == self.source for r in self.rows)
+
+    @property
+    def revision(self) -> int:
+        """How far the own source's state has gone."""
+        return max((r.revision for r in self.mine), default=0)
+
+    @property
+    def next(self) -> int:
+        """The number that people see of the next batch."""
+        return max((r.revision for r in self.rows), default=0) + 1
+
+    @property
+    def known(self) -> int:
+        """The number of the newest commit to the table that any record knows."""
+        return max((r.covered.commit or 0 for r in self.rows), default=0)
+
+    @property
+    def unfinished(self) -> bool:
+        """Was a batch of the own source begun that has not come to its end?"""
+        return any(r.batch_status != "SUCCESS" for r in self.mine)
+
+    @property
+    def last(self) -> Coverage:
+        """What the last finished batch of the own source covered."""
+        return covered(self.mine)
+
+    @property
+    def memory(self) -> Coverage:
+        """What holds for the next batch: how far its source was read, and what is known of the table."""
+        mine, table = newest(self.mine), newest(self.rows)
+        if table is None:
+            return NOTHING
+        if mine is None:
+            return table.covered.of_table()
+        return mine.covered.with_table_of(table.covered)
+
+
+@dataclass(frozen=True)
 class Batch:
     """One batch of one node on its way through the ledger."""
 
     token: Token
+    number: int  # as people see it
     target: str
     sources: tuple[str, ...]
     started_at: datetime
-    previous: Mapping[str, ControlRow] = field(default_factory=dict)  # by source, of this target
-    loads: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the load_id under which a source is followed
-
-    @property
-    def batch_id(self) -> str:
-        return f"{self.token.node}/{self.token.batch}"
+    records: Records
+    loads: Mapping[str, str] = field(default_factory=dict)  # by source, its load_id
 
     def coverage(self) -> Coverage:
         """What the last batch covered, if it finished."""
-        return NOTHING if unfinished(list(self.previous.values())) else self.memory()
-
-    def memory(self) -> Coverage:
-        """What the last finished batch of this target covered, whatever was tried since.
-
-        How far it had read holds for the sources that it had read, not for others that are read now.
-        """
-        return self.of_its_sources(covered(list(self.previous.values())))
-
-    def of_its_sources(self, memory: Coverage) -> Coverage:
-        """What holds for this batch of what an earlier one covered."""
-        if memory.reads is None:
-            same = set(self.sources) <= set(self.previous)
-        else:
-            same = set(self.sources) == set(memory.reads)
-        return memory if same else memory.without_position()
+        return NOTHING if self.records.unfinished else self.records.memory
 
 
-@dataclass(frozen=True)
-class Whose:
-    """A table as a node knows it: what it is called, which one it is, and where its rows come from."""
-
-    project: str
-    target: str
-    table_id: str | None
-    origins: Sequence[str]
-
-    def rows(self, rows: Sequence[ControlRow]) -> list[ControlRow]:
-        """The rows that tell of this table or of its node, without those of others who call theirs the same.
-
-        What is known of it under other names is known of it: of a connection that was renamed, and of a project.
-        Another project that feeds the same table from elsewhere keeps its own marks.
-        """
-        found = []
-        for row in rows:
-            here, covered = row.project in (None, self.project), row.covered
-            same = self.table_id is not None and covered.table == self.table_id
-            if same and (row.target_table != self.target or not here):
-                if here or covered.origins == tuple(self.origins):
-                    found.append(self._renamed(row, covered))
-            elif here:
-                found.append(row)
-        return found
-
-    def _renamed(self, row: ControlRow, covered: Coverage) -> ControlRow:
-        names = {*covered.formerly, (row.project or self.project, row.target_table)}
-        known = replace(covered, formerly=tuple(sorted(names)))
-        return replace(row, target_table=self.target, coverage=known)
-
-
-def next_batch(
-    rows: Sequence[ControlRow], token: Token, target: str, sources: Sequence[str], now: datetime
-) -> Batch:
-    """The batch after the newest finished one; a batch that was started and never finished keeps its number."""
-    mine = sorted((r for r in rows if r.target_table == target), key=_age)
-    previous = {r.source_table: r for r in mine}
-    return Batch(replace(token, batch=finished(rows) + 1), target, tuple(sources), now, previous)
-
-
-def covered(rows: Sequence[ControlRow]) -> Coverage:
+def covered(rows: Iterable[ControlRow]) -> Coverage:
     """What the newest finished batch of these covered."""
     row = newest(rows)
     return row.covered if row else NOTHING
 
 
 def newest(rows: Iterable[ControlRow]) -> ControlRow | None:
-    """The row that tells of the newest finished batch; one that was only announced for a new source tells nothing."""
-    return max((r for r in rows if r.coverage is not None), key=_age, default=None)
-
-
-def _age(row: ControlRow) -> tuple[int, datetime]:
-    """Rows by the last batch that they know to be finished."""
-    return number(row) - (row.batch_status != "SUCCESS"), row.updated_at
-
-
-def finished(rows: Sequence[ControlRow]) -> int:
-    """The number of the newest batch whose record is complete."""
-    numbers = [number(r) - (r.batch_status != "SUCCESS") for r in rows]
-    return max(numbers, default=0)
-
-
-def number(row: ControlRow) -> int:
-    return int(row.batch_id.rpartition("/")[2])
-
-
-def unfinished(rows: Sequence[ControlRow]) -> bool:
-    """Was a batch begun that has not come to its end?"""
-    return any(r.batch_status != "SUCCESS" and number(r) > finished(rows) for r in rows)
+    """The row that tells of the newest finished batch; one that was only announced tells nothing."""
+    return max((r for r in rows if r.coverage is not None), key=lambda r: r.revision, default=None)
 
 
 def control_rows(
@@ -292,37 +303,35 @@ def control_rows(
     coverage: Coverage | None = None,
     error: str | None = None,
 ) -> list[ControlRow]:
-    """The state of every source of a batch; what is not known yet stays as it was."""
-    rows = []
-    if coverage is not None:
-        coverage = replace(coverage, before=None)  # the history tells
+    """The state of every source of a batch; what is not known yet is left to the store."""
+    if coverage is not None and coverage.committed:
+        coverage = replace(coverage, before=None)  # the commit tells
     value, type_ = _watermark(coverage or NOTHING)
-    undone = bool(coverage and coverage.undoes)  # what is not known then was not known before
-    for source in batch.sources:
-        old = batch.previous.get(source) if not undone else None
-        version = (versions or {}).get(source, old.last_processed_version if old else None)
-        rows.append(
-            ControlRow(
-                target_table=batch.target,
-                source_table=source,
-                last_processed_version=version,
-                batch_id=batch.batch_id,
-                batch_started_at=batch.started_at,
-                batch_completed_at=None if status == "RUNNING" else now,
-                batch_status=status,
-                rows_read=rows_read,
-                rows_written=rows_written,
-                error_message=error,
-                updated_at=now,
-                node=batch.token.node,
-                load_id=batch.loads.get(source),
-                watermark_value=value or (old.watermark_value if old else None),
-                watermark_type=type_ or (old.watermark_type if old else None),
-                coverage=coverage if coverage is not None else (old.coverage if old else None),
-                project=batch.token.project,
-            )
+    return [
+        ControlRow(
+            target_table=batch.target,
+            source_table=source,
+            last_processed_version=(versions or {}).get(source),
+            batch_id=batch.token.batch_id,
+            batch_started_at=batch.started_at,
+            batch_completed_at=None if status == "RUNNING" else now,
+            batch_status=status,
+            rows_read=rows_read,
+            rows_written=rows_written,
+            error_message=error,
+            updated_at=now,
+            node=batch.token.node,
+            load_id=batch.loads.get(source),
+            watermark_value=value,
+            watermark_type=type_,
+            coverage=coverage,
+            project=batch.token.project,
+            table_id=batch.records.table_id,
+            source=batch.records.source,
+            revision=batch.number,
         )
-    return rows
+        for source in batch.sources
+    ]
 
 
 def _watermark(coverage: Coverage) -> tuple[str | None, str | None]:

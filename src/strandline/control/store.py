@@ -6,8 +6,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
@@ -18,11 +17,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from strandline.control import fence
 from strandline.control.coverage import Coverage
-from strandline.control.holds import carried_over, with_decisions
-from strandline.control.ledger import BY_HAND, ChangeRow, ControlRow, Notebook, RunRow
+from strandline.control.holds import open_holds, order_of_notes
+from strandline.control.ledger import (
+    RECORDED,
+    UNDOING,
+    ChangeRow,
+    ControlRow,
+    Notebook,
+    RunRow,
+)
 from strandline.control.loads import LoadRow
-from strandline.control.store_faults import unreadable, unwritable
-from strandline.errors import CommitConflict, Fenced, taken
+from strandline.control.store_faults import unreadable, unwritable, wrong_shape
+from strandline.errors import CommitConflict
 from strandline.failpoints import point
 from strandline.journal import log
 from strandline.lake.delta.rows import delta_rows
@@ -33,6 +39,8 @@ _TIDY = 100  # commits from one tidying to the next
 _PROPERTIES = {
     "delta.checkpointInterval": "10"
 }  # many small commits, each opened anew: replaying 100 takes 60 ms
+_SHAPE = "strandline control table, shape 1"
+"""What a control table says of its shape; another one is refused."""
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", ControlRow, RunRow, ChangeRow, LoadRow)
 
@@ -42,52 +50,36 @@ class DeltaStore:
 
     def __init__(self, folder: Path, project: str | None = None) -> None:
         self.folder = folder
-        self.project = project  # whose records these are: several projects may keep theirs here; None: everybody's
+        self.project = (
+            project  # whose history is shown: several projects may keep theirs here; None: all
+        )
         self._noted: set[tuple[str, str, int]] = (
             set()
         )  # the batches for which this process has noted something
         self._lock = threading.Lock()  # one writer per process; other processes are met by retrying
 
-    def control(self, node: str, target: str | None = None) -> list[ControlRow]:
-        return [r for r in self._control() if r.node == node or _wrote(r, target)]
-
-    def writers(self, target: str) -> list[ControlRow]:
-        return [r for r in self._control() if _wrote(r, target)]
-
-    def all_control(self) -> list[ControlRow]:
-        return [r for r in self._control() if self._mine(r.project)]
-
-    def _control(self) -> list[ControlRow]:
+    def states(self) -> list[ControlRow]:
         return [_from_stored(ControlRow, r) for r in self._read("etl_control")]
 
-    def _mine(self, project: str | None) -> bool:
-        return None in (project, self.project) or project == self.project
+    def all_control(self) -> list[ControlRow]:
+        """The newest state of all that this project has written."""
+        return [r for r in self.states() if self._mine(r.project)]
 
-    def put(self, rows: Sequence[ControlRow]) -> bool:
+    def _mine(self, project: str) -> bool:
+        return self.project in (None, project)
+
+    def put(self, rows: Sequence[ControlRow], seen: int) -> int | None:
         """The whole table is read and written again, in a commit that lands only on what was read."""
 
-        def write() -> bool:
-            table = _opened(self.folder / "etl_control")
+        def write() -> int | None:
+            table = self._opened("etl_control")
             there = [_from_stored(ControlRow, r) for r in self._rows("etl_control", table)]
-            node, project = rows[0].node, rows[0].project or ""
-            before = [r for r in there if r.by(project, node)]
-            new = fence.merged(before, rows)
-            if not new:
-                return False
-            others = [r for r in there if not r.by(project, node)]
-            if (
-                rows[0].batch_status == "SUCCESS"
-            ):  # a node of another name that had begun to write this table
-                left = [
-                    r
-                    for r in others
-                    if _wrote(r, rows[0].target_table) and r.project in (None, project)
-                ]
-                others = [*(r for r in others if r not in left), *fence.healed(left)]
-            point("control.write", node)
-            after = [*others, *fence.replaced(before, new)]
+            after = fence.merged(there, rows, seen)
+            if after is None:
+                return None
+            point("control.write", rows[0].node)
             self._write("etl_control", table, _arrow(ControlRow, after), "overwrite")
-            return True
+            return max(r.revision for r in after if r.line == rows[0].line)
 
         return self._retried(write)
 
@@ -99,7 +91,7 @@ class DeltaStore:
         mine = (row.target_table, row.source_table, row.node)
 
         def write() -> ControlRow:
-            table = _opened(self.folder / "etl_control")
+            table = self._opened("etl_control")
             there = [_from_stored(ControlRow, r) for r in self._rows("etl_control", table)]
             before = [r for r in there if (r.target_table, r.source_table, r.node) == mine]
             new = row if back else fence.no_lower(before, row)
@@ -121,7 +113,7 @@ class DeltaStore:
         mine = {r.load_id for r in rows}
 
         def write() -> None:
-            table = _opened(self.folder / "etl_loads")
+            table = self._opened("etl_loads")
             there = [LoadRow(**r) for r in self._rows("etl_loads", table)]
             kept = [r for r in there if r.load_id not in mine]
             self._write("etl_loads", table, _arrow(LoadRow, [*kept, *rows]), "overwrite")
@@ -129,54 +121,26 @@ class DeltaStore:
         if rows:
             self._retried(write)
 
-    def log(self, row: RunRow) -> RunRow:
-        """One ending of a number: its commit carries the number, and lands only on what was read."""
-        app_id = row.token.rpartition("/")[0]
+    def log(self, row: RunRow, revision: int = 0) -> None:
+        """The commit carries the revision, so that a look at the log tells whether a batch is there."""
+        app_id = _app_id(row.line)
 
-        def write() -> RunRow:
-            table = _opened(self.folder / "etl_runs")
+        def write() -> None:
+            table = self._opened("etl_runs")
             last = (table.transaction_version(app_id) if table else None) or 0
-            told = row
-            if row.recorded and last >= row.batch:
-                history = self._history(table, app_id)
-                if there := next((r for r in history if r.by == row.by and r.recorded), None):
-                    return there
-                if other := fence.held_by_another(history, row):
-                    raise Fenced(taken(row.node, row.batch, other.run_id))
-                if row.takes_back is None and (quiet := fence.outdone(history, row)):
-                    told = self._deciding(replace(row, takes_back=quiet))
+            if row.recorded and last >= revision:
+                history = self._rows("etl_runs", table)
+                if any(r["status"] in RECORDED and _ending(r) == row.ending for r in history):
+                    return
             point("control.write", row.node)
-            number = [Transaction(app_id, row.batch)] if row.recorded and row.batch > last else None
-            self._write("etl_runs", table, _arrow(RunRow, [told]), "append", number)
-            return told
+            number = [Transaction(app_id, revision)] if row.recorded and revision > last else None
+            self._write("etl_runs", table, _arrow(RunRow, [row]), "append", number)
 
-        return self._retried(write)
+        self._retried(write)
 
-    def _deciding(self, row: RunRow) -> RunRow:
-        """A batch whose commit outdoes a quiet ending; what a person rejected is noted for it, before it counts."""
-        noted = [
-            ChangeRow(**r)
-            for r in self._read("etl_changes")
-            if r["run_id"] in (row.run_id, row.takes_back)
-        ]
-        kept = carried_over(row, noted)
-        if not kept:
-            return row
-        before = f"{_same((row.run_id, row.node, row.batch))} AND verb = 'reject'"  # of a runner that died after this
-        table = _opened(self.folder / "etl_changes")
-        self._write("etl_changes", table, _arrow(ChangeRow, kept), "overwrite", replacing=before)
-        return with_decisions(row, kept)
-
-    def ended(self, app_id: str, after: int) -> RunRow | None:
-        table = _opened(self.folder / "etl_runs")
-        if table is None or (table.transaction_version(app_id) or 0) <= after:
-            return None
-        newer = [r for r in self._history(table, app_id) if r.recorded and r.batch > after]
-        return max(newer, key=lambda r: (r.batch, r.version is not None), default=None)
-
-    def _history(self, table: DeltaTable | None, app_id: str) -> list[RunRow]:
-        rows = self._rows("etl_runs", table)
-        return [_from_stored(RunRow, r) for r in rows if r["token"].rpartition("/")[0] == app_id]
+    def told(self, line: tuple[str, str]) -> int:
+        table = self._opened("etl_runs")
+        return (table.transaction_version(_app_id(line)) if table else None) or 0
 
     def _write(
         self,
@@ -201,6 +165,7 @@ class DeltaStore:
             schema_mode=evolve,
             predicate=replacing,
             configuration=_PROPERTIES if table is None else None,
+            description=_SHAPE if table is None else None,
             commit_properties=properties,
         )
         if tidy:
@@ -218,9 +183,9 @@ class DeltaStore:
         ) as e:  # somebody else is tidying, or writing: there will be another time
             log.debug("%s is not tidied: %s", name, e)
 
-    def log_changes(self, token: Token, rows: Sequence[ChangeRow]) -> None:
+    def log_changes(self, token: Token, batch: int, rows: Sequence[ChangeRow]) -> None:
         """One commit: a node that is tried again keeps its number, so what the attempt before noted goes with it."""
-        mine = (token.run_id, token.node, token.batch)
+        mine = (token.run_id, token.node, batch)
         before = _same(mine) if mine in self._noted else None
         if not rows and before is None:
             return
@@ -229,17 +194,32 @@ class DeltaStore:
         )  # before it is written: a commit may land and its writer not hear of it
 
         def write() -> None:
-            table = _opened(self.folder / "etl_changes")
+            table = self._opened("etl_changes")
             replacing = before if table is not None else None
             mode: Literal["append", "overwrite"] = "append" if replacing is None else "overwrite"
             self._write("etl_changes", table, _arrow(ChangeRow, rows), mode, replacing=replacing)
 
         self._retried(write)
 
+    def decide(self, rows: Sequence[ChangeRow], held: Sequence[ChangeRow]) -> bool:
+        """One commit, which lands only on the notes that say that all of these deletes are still held."""
+        keys = {(h.table_id, h.key_hash) for h in held}
+
+        def write() -> bool:
+            table = self._opened("etl_changes")
+            noted = [ChangeRow(**r) for r in self._rows("etl_changes", table)]
+            open_ = open_holds(fence.true_notes(noted, self.all_runs()))
+            if not keys <= {(h.table_id, h.key_hash) for found in open_.values() for h in found}:
+                return False
+            self._write("etl_changes", table, _arrow(ChangeRow, rows), "append")
+            return True
+
+        return self._retried(write)
+
     def notebook(self) -> Notebook | None:
         found = {}
         for name in ("etl_changes", "etl_runs"):
-            table = _opened(self.folder / name)
+            table = self._opened(name)
             if table is None:
                 return None
             found[name] = (Table(name, str(self.folder / name)), table.version())
@@ -247,25 +227,8 @@ class DeltaStore:
 
     def changes(self, node: str | None = None, also: Collection[str] = ()) -> list[ChangeRow]:
         """What recorded batches did to single rows, the oldest first; `also` those of runs that no longer count."""
-        runs = self.all_runs()
-        recorded = fence.counting(runs) | {
-            (r.run_id, r.node, r.batch) for r in runs if r.recorded and r.run_id in also
-        }
         rows = [ChangeRow(**r) for r in self._read("etl_changes") if node in (None, r["node"])]
-        rows = self._named([r for r in rows if (r.run_id, r.node, r.batch) in recorded])
-        return sorted(rows, key=lambda r: (r.at, r.batch))
-
-    def _named(self, rows: Sequence[ChangeRow]) -> list[ChangeRow]:
-        """What is told of this project's tables, under the names they have now; not of those that were made anew."""
-        control = self.all_control()
-        now = {name: r.target_table for r in control for name in r.covered.formerly}
-        since = {r.target_table: r.covered.since or 0 for r in control}
-        mine = [r for r in rows if self._mine(r.project) or (r.project, r.target_table) in now]
-        mine = [
-            replace(r, target_table=now.get((r.project, r.target_table), r.target_table))
-            for r in mine
-        ]
-        return [r for r in mine if r.batch >= since.get(r.target_table, 0)]
+        return sorted(fence.true_notes(rows, self.all_runs(), also), key=order_of_notes)
 
     def noted(self) -> set[tuple[str, str]]:
         recorded = fence.counting(self.all_runs())
@@ -273,14 +236,30 @@ class DeltaStore:
         return {row[:2] for row in rows if row in recorded}
 
     def runs(self, limit: int | None = None) -> list[RunRow]:
-        return [r for r in self.all_runs() if self._mine(r.project)][:limit]
+        return [r for r in self.all_runs() if self._mine(r.project) and r.status != UNDOING][:limit]
+
+    def list_undo(self, rows: Sequence[RunRow]) -> None:
+        """The list of an undo, in one commit."""
+
+        def write() -> None:
+            table = self._opened("etl_runs")
+            self._write("etl_runs", table, _arrow(RunRow, rows), "append")
+
+        self._retried(write)
 
     def all_runs(self) -> list[RunRow]:
         rows = [_from_stored(RunRow, r) for r in self._read("etl_runs")]
         return sorted(rows, key=lambda r: (r.started_at, r.completed_at), reverse=True)
 
     def _read(self, name: str) -> list[dict[str, Any]]:
-        return self._rows(name, _opened(self.folder / name))
+        return self._rows(name, self._opened(name))
+
+    def _opened(self, name: str) -> DeltaTable | None:
+        """A control table of the shape that is known here; None when there is none yet."""
+        table = _opened(self.folder / name)
+        if table is not None and (shape := table.metadata().description) != _SHAPE:
+            raise wrong_shape(self.folder / name, shape, _SHAPE)
+        return table
 
     def _rows(self, name: str, table: DeltaTable | None) -> list[dict[str, Any]]:
         if table is None:
@@ -307,8 +286,12 @@ class DeltaStore:
         raise AssertionError("the last attempt returns or raises")
 
 
-def _wrote(row: ControlRow, target: str | None) -> bool:
-    return row.target_table == target and not row.node.startswith(BY_HAND)
+def _app_id(line: tuple[str, str]) -> str:
+    return "/".join(line)
+
+
+def _ending(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    return row["run_id"], row["node"], row["batch"]
 
 
 def _opened(place: Path) -> DeltaTable | None:

@@ -38,3 +38,13 @@ def unwritable(folder: Path, error: Exception) -> NodeError:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def wrong_shape(place: Path, found: str | None, known: str) -> TableError:
+    """A control table that another version of strandline has written."""
+    return TableError(
+        f"the control table {place.name} in {place} has another shape: it says {found or 'nothing of one'!r}, and this "
+        f"strandline knows {known!r}",
+        hint="run the version of strandline that wrote it; or move that folder away: "
+        + _WITHOUT.get(place.name, "what it held is lost then"),
+    )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.control.coverage import NO_BATCH, NOTHING, Coverage, Fed
-from strandline.control.fence import counting
-from strandline.control.ledger import RunRow
+from strandline.control.fence import counting, undone
+from strandline.control.ledger import UNDOING, RunRow
 from strandline.errors import UsageError, did_you_mean
 from strandline.types import Commit
 
@@ -33,9 +33,9 @@ class Taking:
         return self.last.run_id
 
     @property
-    def by(self) -> set[tuple[str, int]]:
+    def by(self) -> tuple[str, str]:
         """What the commits of the run carry."""
-        return {row.by for row in self.batches}
+        return self.run_id, self.last.source
 
     @property
     def version(self) -> int | None:
@@ -50,17 +50,12 @@ class Taking:
 
     @property
     def coverage(self) -> Coverage:
-        """What the records say afterwards: what the run found, and that it was taken back.
-
-        Where a table began, and where its rows come from, stays true of it.
-        """
+        """What the records say afterwards: what the run found, and that it was taken back."""
         mine = self.batches[0].coverage
         before = mine.before or NO_BATCH
         found = before.coverage
         return replace(
             found,
-            since=mine.since if found.since is None else found.since,
-            origins=mine.origins if found.origins is None else found.origins,
             undoes=self.run_id,
             feed=found.feed or Fed(before.batch),
             back=self.version,
@@ -85,7 +80,7 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
 
     `noted` holds the runs and nodes of which `etl_changes` tells something.
     """
-    mine = [r for r in history if r.run_id == run_id]
+    mine = [r for r in history if r.run_id == run_id and r.status != UNDOING]
     if not mine:
         known = list(dict.fromkeys(r.run_id for r in history if not _remark(r)))
         hint = did_you_mean(run_id, known) or (
@@ -113,13 +108,6 @@ def takings(history: Sequence[RunRow], run_id: str, noted: set[tuple[str, str]])
     if not by and (finished := _finished(history, mine)):
         why = f"has only finished the record of run {', '.join(finished)}"
         hint = f"undo that one: strandline undo {finished[0]}"
-    elif not by and (
-        over := next((r for r in history if r.recorded and r.takes_back == run_id), None)
-    ):
-        why, hint = (
-            f"was outdone by run {over.run_id}",
-            f"undo that one: strandline undo {over.run_id}",
-        )
     raise UsageError(f"run `{run_id}` {why}", hint=hint)
 
 
@@ -129,7 +117,7 @@ def _found(
     """What still counts of a run, by node; without what was known to be nothing new before it was looked at."""
     alive, groups = counting(history), dict[str, list[RunRow]]()
     for row in sorted(mine, key=lambda r: r.batch):
-        if row.recorded and (row.run_id, row.node, row.batch) in alive:
+        if row.recorded and row.ending in alive:
             groups.setdefault(row.node, []).append(row)
     found = []
     for node, rows in groups.items():
@@ -141,16 +129,14 @@ def _found(
 
 def _remark(row: RunRow) -> bool:
     """Does a row only tell that a run has finished the record of another?"""
-    return row.status == "recovered"
+    return row.status in ("recovered", UNDOING)
 
 
 def _finished(history: Sequence[RunRow], mine: Sequence[RunRow]) -> list[str]:
     """The runs that died, and whose records a run has finished: it has left a remark beside their batches."""
-    remarks = {(r.node, r.batch) for r in mine if _remark(r)}
+    remarks = {(*r.line, r.batch) for r in mine if _remark(r)}
     alive, own = counting(history), {r.run_id for r in mine}
-    done = (
-        r for r in history if (r.node, r.batch) in remarks and (r.run_id, r.node, r.batch) in alive
-    )
+    done = (r for r in history if (*r.line, r.batch) in remarks and r.ending in alive)
     return sorted({r.run_id for r in done} - own)
 
 
@@ -169,7 +155,7 @@ def in_the_way(
     found = []
     for table, version in t.made:
         mine = replace(t, table=table)
-        found += _commits(mine, version, past[table], _undone(history))
+        found += _commits(mine, version, past[table], undone(history))
         found += _consumers(mine, version, history, noted, ids.get(table, ""))
     made_anew = not t.last.coverage.is_of(ids.get(t.table, ""))
     if made_anew and not t.made:  # a batch that committed something meets its commit, or does not
@@ -186,12 +172,12 @@ def in_the_way(
 
 
 def _commits(
-    t: Taking, version: int, past: Iterable[Commit], undone: set[tuple[str | None, str]]
+    t: Taking, version: int, past: Iterable[Commit], back: set[tuple[str, str, str]]
 ) -> list[Obstacle]:
     found, seen = [], False
     for commit in past:
         record = commit.record
-        mine = (record.get("run_id"), record.get("batch")) in t.by
+        mine = (commit.run_id, commit.source) == t.by
         if commit.version == version:
             seen = True
             if not mine:
@@ -204,9 +190,10 @@ def _commits(
                 found.append(Obstacle(t.node, t.table, text, record.get("run_id")))
         if commit.version <= version or mine or not commit.moves_rows:
             continue
-        if "app_id" in record:
-            run, node = str(record.get("run_id")), str(record["app_id"]).rpartition("/")[2]
-            if (run, node) not in undone and not Coverage.in_commit(record).undoes:
+        if commit.ours:
+            run = commit.run_id
+            taken_back = (run, t.last.table_id, commit.source) in back
+            if not taken_back and not Coverage.in_commit(record).undoes:
                 found.append(
                     Obstacle(
                         t.node, t.table, f"run {run} committed version {commit.version} later", run
@@ -230,17 +217,13 @@ def _consumers(
 ) -> list[Obstacle]:
     alive, found = counting(history), []
     for row in history:
-        pins = row.coverage.sources if (row.run_id, row.node, row.batch) in alive else {}
+        pins = row.coverage.sources if row.ending in alive else {}
         read = [pin.version for pin in pins.values() if pin.table_id == table_id]
         if not read or max(read) < version or row.run_id == t.run_id or not _loud(row, noted):
             continue
         text = f"node `{row.node}` consumed version {max(read)} in run {row.run_id}"
         found.append(Obstacle(t.node, t.table, text, row.run_id))
     return found
-
-
-def _undone(history: Sequence[RunRow]) -> set[tuple[str | None, str]]:
-    return {(r.takes_back, r.node) for r in history if r.recorded and r.coverage.undoes}
 
 
 def _loud(row: RunRow, noted: set[tuple[str, str]]) -> bool:
@@ -262,20 +245,8 @@ def _moved(t: Taking) -> bool:
     return (now.marks, now.snapshot, now.files) != (then.marks, then.snapshot, then.files)
 
 
-def _same_line(one: RunRow, other: RunRow) -> bool:
-    """Are these batches of one table and its feed? A table that was made anew is another one, whatever it is called.
-
-    Projects that feed one table from places of their own have marks and numbers of their own.
-    """
-    mine, theirs = one.coverage, other.coverage
-    if None in (mine.table, theirs.table):
-        return (one.project, one.target_table) == (other.project, other.target_table)
-    here = one.project == other.project or mine.origins == theirs.origins
-    return here and mine.table == theirs.table
-
-
 def _later(history: Sequence[RunRow], row: RunRow, noted: set[tuple[str, str]]) -> list[RunRow]:
-    """The batches of the table after this one that count and have changed anything."""
+    """The batches of its table and source after this one that count and have changed anything."""
     alive = counting(history)
-    later = (r for r in history if r.batch > row.batch and _same_line(r, row) and _loud(r, noted))
-    return [r for r in later if (r.run_id, r.node, r.batch) in alive]
+    later = (r for r in history if r.batch > row.batch and r.line == row.line and _loud(r, noted))
+    return [r for r in later if r.ending in alive]

@@ -35,8 +35,19 @@ def commits(table: Table) -> list[Commit]:
 def commit_of(table: Table, token: Token) -> Commit | None:
     """The commit that carries a token, whatever came after it."""
     for commit in format_of(table).history(table):
-        if (commit.app_id, commit.number) == (token.app_id, token.txn):
-            return commit if commit.run_id == token.run_id else None
+        if commit.number == token.number:
+            mine = (commit.run_id, commit.source) == (token.run_id, token.source)
+            return commit if mine else None
+    return None
+
+
+def newest_from(table: Table, source: str, after: int = 0) -> Commit | None:
+    """The newest commit of ours from a source with a number above this one; None when there is none."""
+    for commit in format_of(table).history(table):
+        if commit.ours and commit.number <= after:
+            return None
+        if commit.ours and commit.source == source:
+            return commit
     return None
 
 

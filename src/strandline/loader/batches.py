@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from strandline.control import ledger
 from strandline.control.ledger import BY_HAND, ControlRow
 from strandline.control.store import DeltaStore
 from strandline.journal import log
 from strandline.loader.tables import hinted, job_store, table_name, utc_now
-from strandline.types import Token
 
 
 class ETLControlManager:
@@ -64,8 +62,8 @@ class ETLControlManager:
         return job_store(self._control)
 
     def _row(self, target: str, source: str) -> ControlRow | None:
-        rows = self._store.control(BY_HAND + target)
-        return next((r for r in rows if r.source_table == source), None)
+        line = (BY_HAND + target, source)
+        return next((r for r in self._store.states() if r.line == line), None)
 
     def _put(
         self,
@@ -80,19 +78,30 @@ class ETLControlManager:
     ) -> ControlRow:
         into, label, now = table_name(target), table_name(source), utc_now()
         row = self._row(into, label)
-        token = Token("", BY_HAND + into, 0, "")
-        batch = ledger.next_batch([row] if row else [], token, into, [label], now)
-        if status != "RUNNING" and row is not None and row.batch_status == "RUNNING":
-            batch = replace(batch, started_at=row.batch_started_at or now)
-        versions = {label: version} if version is not None else None
-        (new,) = ledger.control_rows(
-            batch,
-            status,
-            now,
+        revision = row.revision if row else 0
+        begun = row.batch_started_at if row and row.batch_status == "RUNNING" else None
+        old = row.last_processed_version if row else None
+        new = ControlRow(
+            target_table=into,
+            source_table=label,
+            last_processed_version=old if version is None else version,
+            batch_id=f"{BY_HAND}{into}/{revision + 1}",
+            batch_started_at=now if begun is None or status == "RUNNING" else begun,
+            batch_completed_at=None if status == "RUNNING" else now,
+            batch_status=status,
             rows_read=rows_read,
             rows_written=rows_written,
-            versions=versions,
-            error=error,
+            error_message=error,
+            updated_at=now,
+            node=BY_HAND + into,
+            load_id=None,
+            watermark_value=None,
+            watermark_type=None,
+            coverage=row.coverage if row else None,
+            project="",
+            table_id=BY_HAND + into,
+            source=label,
+            revision=revision + (status == "SUCCESS"),
         )
         return self._store.put_by_hand(new)
 

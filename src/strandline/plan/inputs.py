@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.config import resolve
 from strandline.config.connections import FilesConnection, LakeConnection, SqlConnection
 from strandline.config.deletes import DeleteDetectionConfig
+from strandline.config.identity import source_identity
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
 from strandline.config.naming import of_node
@@ -33,12 +32,7 @@ class Input:
     read: ReadConfig
     label: str
     loc: Loc = ("read",)  # its key in the node
-
-    @property
-    def key(self) -> str:
-        """What the records call its position: two loads of one table are at two places."""
-        load_id = self.read.feed.load_id if self.read.feed else None
-        return f"{self.label}#{load_id}" if load_id else self.label
+    key: str = ""  # the identity of what it reads: the records know its position by it
 
 
 def inputs(node: NodeConfig) -> list[Input]:
@@ -52,20 +46,14 @@ def inputs(node: NodeConfig) -> list[Input]:
     return found
 
 
+def identified(project: Project, node: NodeConfig) -> list[Input]:
+    """The sources of a node, each with its identity."""
+    return [replace(i, key=source_identity(project, i.read)) for i in inputs(node)]
+
+
 def table_of(project: Project, connection: str, name: str) -> Table:
     """The lake table of that name."""
     return Table(f"{connection}.{name}", resolve.locate(project, connection, name))
-
-
-def origin(project: Project, input_: Input) -> str:
-    """Where a source is, told from others that are called the same, and without anything secret."""
-    connection, read = project.config.connections[input_.read.connection], input_.read
-    remote = isinstance(connection, SqlConnection) and not str(connection.url or "").startswith(
-        "sqlite"
-    )
-    place = connection.model_dump(mode="json", exclude={"user", "password", "shared"})
-    told = [place, None if remote else str(project.root), read.table, read.path, read.query]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def is_lake(project: Project, read: ReadConfig) -> bool:

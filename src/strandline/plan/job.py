@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
+from strandline.config.identity import of_all
 from strandline.config.load import Project
 from strandline.config.model import NodeConfig
 from strandline.config.writes import EVENTS
 from strandline.control.coverage import NO_BATCH, NOTHING, Before, Coverage
 from strandline.control.ledger import Notebook
-from strandline.plan.inputs import Input, inputs, is_lake, origin, table_of
+from strandline.plan.inputs import Input, identified, inputs, is_lake, table_of
 from strandline.plan.policy import combines, detection_of
 from strandline.plan.watermark import Mark
-from strandline.types import Clock, Relation, Table, Token
+from strandline.types import Clock, Relation, Table
 
 
 @dataclass(frozen=True)
 class Feed:
-    """How a lake table was last fed: the number of the batch, and what it covered."""
+    """How a lake table was last fed: the id of the batch, and what it covered."""
 
-    batch: int
+    batch: str
     coverage: Coverage
 
 
@@ -44,7 +45,7 @@ class Past:
     before: Before = NO_BATCH  # the same, and its number, as an undo puts it back
     feed: Callable[[Table], Feed | None] = lambda _: None  # how a table was last fed
     notebook: Notebook | None = None
-    approved: str | None = None  # the run whose held deletes a person has approved
+    approved: bool = False  # has a person approved deletes that no batch has applied yet?
     said: tuple[str, ...] = ()  # what there is to warn of: the table does not hold what they left
     first: bool = (
         False  # a person has said that this may be a first run, whatever on_first_run says
@@ -62,26 +63,15 @@ class Job:
     node: NodeConfig
     clock: Clock
     planned: Mapping[str, Planned] = field(default_factory=dict)  # a plan's tables as they would be
-    batch: int = 1
+    batch: int = 1  # as people see it
+    batch_id: str = "/"
+    number: int = 1  # of its commit
     past: Past = field(default_factory=Past)
-
-    def called(self, project: str, node: str) -> Job:
-        """The same work under the names that it had once."""
-        config = self.project.config.model_copy(update={"project": project})
-        return replace(
-            self,
-            project=replace(self.project, config=config),
-            node=self.node.model_copy(update={"name": node}),
-        )
+    instead: str | None = None  # an undo speaks for the source that its run had read
 
     @property
     def target(self) -> Table:
         return table_of(self.project, self.node.write.connection, self.node.write.table)
-
-    @property
-    def app_id(self) -> str:
-        """The name under which this node commits."""
-        return Token(self.project.config.project, self.node.name, 0, "").app_id
 
     @property
     def events(self) -> Table | None:
@@ -95,12 +85,12 @@ class Job:
 
     @property
     def inputs(self) -> list[Input]:
-        return inputs(self.node)
+        return identified(self.project, self.node)
 
     @property
-    def origins(self) -> list[str]:
-        """Where its rows come from."""
-        return [origin(self.project, i) for i in self.inputs]
+    def source(self) -> str:
+        """The identity of all that it reads: with the table's id, the key of its records."""
+        return self.instead or of_all(i.key for i in self.inputs)
 
     @property
     def keys(self) -> list[str]:

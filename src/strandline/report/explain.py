@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from strandline.control.coverage import Coverage
-from strandline.control.ledger import ChangeRow
+from strandline.control.ledger import ChangeRow, table_key
 from strandline.errors import ReadError, UsageError
 from strandline.lake import commits, describe, format_of
 from strandline.lake.base import Key
@@ -72,14 +72,9 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
         )
     state = describe(job.target)
     schema, roles = (state.schema, state.roles) if state else (Schema(()), {})
-    value, undone, label = (
-        _typed(given, schema),
-        _undone(store, job.target.label, past),
-        job.target.label,
-    )
-    mine = (
-        c for c in store.changes(also=undone) if c.target_table == label
-    )  # whatever its node was called
+    tables = {table_key(job.target, state), table_key(job.target, None)}
+    value, undone = _typed(given, schema), _undone(store, tables, past)
+    mine = (c for c in store.changes(also=undone) if c.table_id in tables)
     noted = [c for c in mine if _is(json.loads(c.key), value, schema)]
     events, now = _from_table(job, past, value, noted, roles)
     events += [
@@ -92,9 +87,9 @@ def explain(job: Job, store: DeltaStore, key: Mapping[str, Any]) -> Story:
     return Story(job.node.name, job.target.label, given, now, events)
 
 
-def _undone(store: DeltaStore, table: str, past: Sequence[Commit]) -> dict[str, str]:
+def _undone(store: DeltaStore, tables: set[str], past: Sequence[Commit]) -> dict[str, str]:
     """The runs whose batches of a table were undone, each with the run that did it, as the records and it say."""
-    rows = [(r.coverage, r.run_id) for r in store.runs() if r.target_table == table and r.recorded]
+    rows = [(r.coverage, r.run_id) for r in store.runs() if r.table_id in tables and r.recorded]
     rows += [(Coverage.in_commit(c.record), str(c.record.get("run_id"))) for c in past]
     return {coverage.undoes: run_id for coverage, run_id in rows if coverage.undoes}
 

@@ -23,7 +23,7 @@ from strandline.errors import (
 )
 from strandline.failpoints import point
 from strandline.journal import log, step
-from strandline.lake import authors_since, commit_of, describe, format_of
+from strandline.lake import authors_since, commit_of, describe, format_of, newest_from
 from strandline.plan.job import Job
 from strandline.plan.worth import feed_worth
 from strandline.result import NodeResult
@@ -83,22 +83,28 @@ class Lander:
         coverage = replace(
             coverage, target=version if version is not None else self._version(ready)
         )
+        this = self.this
         if state is None and (new := describe(job.target)):
             coverage = replace(coverage, table=new.table_id)
+            this = replace(this, records=replace(this.records, table_id=new.table_id))
         read = ready.rows_read()
         if advice := feed_worth(job, read):
             log.info("%s: %s", name, advice)
         made = version is not None or ready.events is not None or ready.recovery is not None
         end = Ending(counts, read, version, ready.versions, coverage, said, ready.recovery, made)
-        return self.records.record(self.this, began, end)
+        return self.records.record(this, began, end)
 
     def _note(self, ready: Ready) -> None:
         """Note what happens to single rows; of a batch whose events landed before, that was done before them."""
         token = self.this.token
         point("notes.before", token.node)
         if ready.recovery is None:
-            notes = [replace(n, run_id=token.run_id, batch=token.batch) for n in ready.notes]
-            self.records.store.log_changes(token, notes)
+            number, table_id = self.this.number, self.this.records.table_id
+            notes = [
+                replace(n, run_id=token.run_id, batch=number, table_id=table_id)
+                for n in ready.notes
+            ]
+            self.records.store.log_changes(token, number, notes)
         point("notes.after", token.node)
 
     def _version(self, ready: Ready) -> int | None:
@@ -157,14 +163,26 @@ class Lander:
         """Do something to a table; when it fails because another runner holds the number, say that."""
         try:
             return work()
-        except Fenced:
-            raise
         except StrandlineError:
-            token = self.this.token
-            landed = describe(table, token.app_id)
-            if landed and landed.commit and landed.commit.number >= token.txn:
-                raise Fenced(taken(token.node, token.batch, landed.commit.run_id)) from None
+            if refusal := self._lost(table):
+                raise refusal from None
             raise
+
+    def _lost(self, table: Table) -> StrandlineError | None:
+        """Why a taken number is not ours: another runner has done the same, or has fed the table from elsewhere.
+
+        The second is worth another attempt, from a new look.
+        """
+        token = self.this.token
+        landed = describe(table, token.app_id)
+        if landed is None or landed.commit is None or landed.commit.number < token.number:
+            return None
+        if same := newest_from(table, token.source, token.number - 1):
+            return Fenced(taken(token.node, same.run_id))
+        other = (
+            f"run {landed.commit.run_id} committed to {table.label} from another source meanwhile"
+        )
+        return CommitConflict(f"{token.node}: {other}; nothing was written here", hint="run again")
 
     def _apply(self, ready: Ready) -> tuple[int, list[str]]:
         """The version that was made; and what is to be said of those that came meanwhile, unnoticed."""
@@ -189,6 +207,7 @@ class Lander:
         """One commit under the batch's token; an error when the number turns out to be another runner's."""
         name, token = self.job.node.name, self.this.token
         record = {
+            "batch": self.this.number,
             "coverage": coverage.as_dict(),
             "counts": asdict(changes.counts) if changes.counts else None,
         }
@@ -205,9 +224,7 @@ class Lander:
         point("commit.after", name)
         mine = commit_of(table, token)
         if mine is None:
-            landed = describe(table, token.app_id)
-            holder = landed.commit.run_id if landed and landed.commit else None
-            raise Fenced(taken(name, token.batch, holder))
+            raise self._lost(table) or Fenced(taken(name, None))
         if changes.base is not None and mine.parent != changes.base:
             others = [c for c in authors_since(table, changes.base) if token.run_id not in c]
             raise TableError(

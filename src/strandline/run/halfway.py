@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from strandline.control.ledger import RunRow
-from strandline.errors import CommitConflict, UndoRefused, UsageError
+from strandline.control.fence import counting, undone
+from strandline.control.ledger import UNDOING, RunRow
+from strandline.errors import CommitConflict
 from strandline.plan.job import Job
 from strandline.run.runner import Runner
-from strandline.run.undo import noted_in, planned
 
 
 @dataclass(frozen=True)
@@ -32,47 +32,34 @@ class HalfUndone:
 
 
 def half_undone(jobs: Sequence[Job], runner: Runner, running: Collection[str]) -> list[HalfUndone]:
-    """The undos that have taken back a part of their run, and can still be finished by asking again.
+    """The undos that have taken back a part of their list, and can still be finished by asking again.
 
-    `running` are the nodes whose records say that somebody is at work.
+    `running` are the nodes whose records say that a runner is at work.
     """
     if not jobs:
         return []
-    store, project = runner.store, jobs[0].project
-    history = store.all_runs()
-    for job in (
-        j for j in jobs if j.node.name in running
-    ):  # it may have landed and died before its record
+    history = runner.store.all_runs()
+    for job in (j for j in jobs if j.node.name in running):  # it may have landed without a record
         with suppress(CommitConflict):  # what only a run can tell
             history = [*runner.unrecorded(job), *history]
-    mine = [r for r in history if r.project == project.config.project and r.recorded]
-    begun: dict[str, list[RunRow]] = {}
-    for row in mine:
-        if (undone := row.coverage.undoes) and not _by_the_run(jobs, row, undone, history):
-            begun.setdefault(undone, []).append(row)
+    project = jobs[0].project.config.project
+    lists: dict[str, list[RunRow]] = {}
+    for row in history:
+        if row.status == UNDOING and row.project == project and row.takes_back:
+            lists.setdefault(row.takes_back, []).append(row)
+    back = undone(history)
     found = []
-    for run_id, rows in begun.items():
-        if any(_went_on(row, mine) for row in rows):
-            continue
-        with suppress(
-            UsageError, UndoRefused
-        ):  # all of it is undone, or somebody has gone on from there
-            left = [job.node.name for job, _ in planned(jobs, run_id, history, noted_in(store))]
-            found.append(HalfUndone(run_id, rows[0].run_id, left))
+    for run_id, rows in lists.items():
+        done = {r.line for r in rows if (run_id, *r.line) in back}
+        left = {r.node: None for r in rows if r.line not in done}
+        if done and left and not _went_on(run_id, done, history):
+            found.append(HalfUndone(run_id, rows[0].run_id, sorted(left)))
     return found
 
 
-def _by_the_run(jobs: Sequence[Job], row: RunRow, undone: str, history: Sequence[RunRow]) -> bool:
-    """Did a run take this back itself, because another target of the same node failed? The rest of it is wanted."""
-    names = jobs[0].project.together(row.node)
-    return len(names) > 1 and any(
-        r.run_id == undone and r.node in names and r.status == "failed"
-        for r in history
-        if not r.takes_back
-    )
-
-
-def _went_on(undo: RunRow, history: Sequence[RunRow]) -> bool:
-    """Has a run worked on the node since it was taken back?"""
-    later = (r for r in history if r.node == undo.node and r.batch > undo.batch)
-    return any(not r.coverage.undoes for r in later)
+def _went_on(run_id: str, done: set[tuple[str, str]], history: Sequence[RunRow]) -> bool:
+    """Has a run worked on what was taken back since?"""
+    counts = counting(history)
+    undos = {r.line: r.batch for r in history if r.recorded and r.takes_back == run_id}
+    later = (r for r in history if r.line in done and r.ending in counts and not r.coverage.undoes)
+    return any(r.batch > undos[r.line] for r in later)

@@ -2,63 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from strandline.control import ledger
 from strandline.control.coverage import NOTHING, Coverage
-from strandline.control.ledger import Batch, ControlRow
+from strandline.control.ledger import ControlRow, Records
 from strandline.control.past import Standing, removed
-from strandline.lake import commits, format_of, last_batch
+from strandline.lake import commits, format_of, newest_from
 from strandline.plan.job import Job
 from strandline.types import RESTORED_UNKNOWN, Commit, TableState
 
 
 @dataclass(frozen=True)
 class Left:
-    """What holds of the newest batch of a table: what it covered, its number, and what there is to warn of."""
+    """What holds of the newest batch of a table and source: what it covered, its id, and what there is to warn of."""
 
     coverage: Coverage = NOTHING
-    batch: int | None = None
+    batch: str | None = None
     said: tuple[str, ...] = ()
 
 
-def left(job: Job, this: Batch, state: TableState | None) -> Left:
-    """What the last batch of a table left; of a table that is gone, or is another one, nothing holds."""
-    rows = list(this.previous.values())
-    found, last = ledger.covered(rows), ledger.finished(rows) or None
+def left(
+    job: Job, records: Records, state: TableState | None, before: Sequence[ControlRow]
+) -> Left:
+    """What the last batch left; of a table that is gone, or is another one, nothing holds.
+
+    `before` are the states of other tables that were called as this one is.
+    """
+    found = records.memory
     if state is None:
         return Left()
-    if not found.is_of(state.table_id):
-        return Left(
-            said=_warned(
-                found, NOTHING, f"{job.target.label} was made anew since batch {last}: {_anew(job)}"
-            )
-        )
-    known = found.target or 0
+    if not found.known:
+        return Left(said=_another(job, before))
+    known = records.last.target or 0
     if known > state.version:  # an older copy of the table was put back
-        older = last_batch(job.target)
-        return Left(Coverage.in_commit(older.record), older.batch) if older else Left()
-    moved = found.target is not None and known < state.version
-    if moved and (standing := _removed(job, state.version, known)) is not None:
-        return _moved_back(job, this, found, standing)
-    return Left(found, last, _taken_over(job, this, ledger.newest(rows)))
+        older = newest_from(job.target, job.source)
+        return Left(Coverage.in_commit(older.record), older.batch_id) if older else Left()
+    if known and known < state.version and (standing := _removed(job, state.version, known)):
+        return _moved_back(job, found, standing)
+    return Left(found, records.last.batch)
 
 
-def _taken_over(job: Job, this: Batch, row: ControlRow | None) -> tuple[str, ...]:
-    """The warning where the watermark is that of another project: it may be this one, or one with rules of its own."""
-    if row is None or row.project in (None, job.project.config.project):
+def _another(job: Job, before: Sequence[ControlRow]) -> tuple[str, ...]:
+    """The warning for a table that was made anew, when there was a batch of the one before it."""
+    last = ledger.newest(r for r in before if r.source == job.source)
+    if last is None:
         return ()
-    marks = this.of_its_sources(row.covered).marks
-    if not marks:
-        return ()
-    shown = ", ".join(f"{name} = {text}" for name, (text, _) in marks.items())
-    told = (
-        f"reads on from the watermark {shown} of project `{row.project}`, node `{row.node}`, which fed "
-        f"{job.target.label} from the same source: rows below it are not read; if that is another pipeline, give this "
-        "one a table of its own"
-    )
-    return (told,)
+    told = f"{job.target.label} was made anew since batch {last.revision}: {_anew(job)}"
+    return _warned(last.covered, NOTHING, told)
 
 
 def _removed(job: Job, now: int, known: int) -> Standing | None:
@@ -67,29 +60,22 @@ def _removed(job: Job, now: int, known: int) -> Standing | None:
     if not any(c.restores is not None or c.replaces for c in since):
         return None
     by_version = {c.version: c for c in commits(job.target)}
-    return removed(by_version, now, known, lambda commit: _own(job, commit))
+    return removed(
+        by_version, now, known, lambda commit: commit.ours and commit.source == job.source
+    )
 
 
-def _own(job: Job, commit: Commit) -> bool:
-    """True for a batch of the node, also from when it had another name."""
-    if "coverage" not in commit.record:
-        return False
-    return commit.record.get("app_id") == job.app_id or Coverage.in_commit(
-        commit.record
-    ).origins == tuple(job.origins)
-
-
-def _moved_back(job: Job, this: Batch, found: Coverage, standing: Standing) -> Left:
+def _moved_back(job: Job, found: Coverage, standing: Standing) -> Left:
     """What the newest batch that is still in the table had read; what is known of single rows stays known."""
     batch, by = standing.batch, standing.removed_by
-    older = this.of_its_sources(Coverage.in_commit(batch.record)) if batch else NOTHING
+    older = Coverage.in_commit(batch.record) if batch else NOTHING
     told = f"version {by.version} of {job.target.label} is {_what(by)} that no run of strandline made: "
-    number = int(batch.record["batch"]) if batch else None
     if batch is None:
         told += _anew(job)
     else:
-        told += f"the newest batch that is still in the table is {number}, and the source is read on from there"
-    return Left(found.with_position_of(older), number, _warned(found, older, told))
+        told += f"the newest batch still in the table is of run {batch.run_id}: the source is read on from there"
+    warned = _warned(found, older, told)
+    return Left(found.with_position_of(older), batch.batch_id if batch else None, warned)
 
 
 def _what(commit: Commit) -> str:

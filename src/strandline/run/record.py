@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from strandline.control import fence, ledger
+from strandline.control import ledger
 from strandline.control.coverage import NOTHING, Coverage
 from strandline.control.ledger import Batch, RunRow, Store
 from strandline.errors import Fenced, StrandlineError, internal, panics_told, taken
@@ -86,9 +86,9 @@ class Recorder:
         """A batch at work: announced before; when it fails, whatever the fault, it does not stay RUNNING for ever."""
         name = job.node.name
         point("running.before", name)
-        if not self.store.put(ledger.control_rows(this, "RUNNING", now())):
-            own = [r for r in self.store.control(name) if r.by(this.token.project, name)]
-            raise Fenced(taken(name, this.token.batch, fence.holder(own)))
+        rows = ledger.control_rows(this, "RUNNING", now())
+        if self.store.put(rows, this.records.revision) is None:
+            raise Fenced(taken(name, self._holder(this)))
         try:
             with panics_told():
                 point("running.after", name)
@@ -102,29 +102,46 @@ class Recorder:
             raise
 
     def record(self, this: Batch, began: float, end: Ending) -> NodeResult:
-        """Write the batch into the history and make it the newest state."""
+        """Make the batch the newest state, and write it into the history."""
         result, end = _result(this, began, end), _ended(this, end)
         node = this.token.node
         with step(node, "record"):
-            point("log.before", node)
-            row = self.log(
-                this, result, end.coverage, None, end.recovery or _redone(this, self.run_id)
-            )
-            point("log.after", node)
-            result = _as_told(result, row)
-            done = ledger.control_rows(
-                this,
-                "SUCCESS",
-                now(),
-                rows_read=end.rows_read,
-                rows_written=end.counts.written,
-                versions=end.versions,
-                coverage=row.coverage,
-            )
             point("put.before", node)
-            self.store.put(done)
+            revision = self._put(this, end)
             point("put.after", node)
+            point("log.before", node)
+            row = self.row(this, result, end.coverage, None, end.recovery or _redone(this))
+            self.store.log(row, revision)
+            point("log.after", node)
         return result
+
+    def tell(self, this: Batch, began: float, end: Ending, revision: int) -> NodeResult:
+        """Write a batch into the history that is the newest state already."""
+        result = _result(this, began, end)
+        row = self.row(this, result, end.coverage, None, end.recovery)
+        self.store.log(row, revision)
+        return result
+
+    def _put(self, this: Batch, end: Ending) -> int:
+        """The revision of the state; an error when a batch without a commit comes too late."""
+        done = ledger.control_rows(
+            this,
+            "SUCCESS",
+            now(),
+            rows_read=end.rows_read,
+            rows_written=end.counts.written,
+            versions=end.versions,
+            coverage=end.coverage,
+        )
+        revision = self.store.put(done, this.records.revision)
+        if revision is None and not end.made:
+            raise Fenced(taken(this.token.node, self._holder(this)))
+        return this.number if revision is None else revision
+
+    def _holder(self, this: Batch) -> str | None:
+        """The run that has gone on in the place of this one."""
+        line = (this.records.table_id, this.records.source)
+        return ledger.covered(r for r in self.store.states() if r.line == line).run
 
     def _fail(
         self, job: Job, this: Batch, error: StrandlineError, began: float, undoes: str | None
@@ -132,7 +149,8 @@ class Recorder:
         result = NodeResult(job.node.name, "failed", seconds=round(time.monotonic() - began, 3))
         message = redact(error.message, self.secrets)
         self.log(this, result, Coverage(undoes=undoes), message)
-        self.store.put(ledger.control_rows(this, "FAILED", now(), error=message))
+        rows = ledger.control_rows(this, "FAILED", now(), error=message)
+        self.store.put(rows, this.records.revision)
 
     def foreseen(self, this: Batch, end: Ending, told: str) -> RunRow:
         """The row that a batch will have which landed and is not recorded; nothing is written."""
@@ -147,8 +165,8 @@ class Recorder:
         coverage: Coverage,
         error: str | None,
         recovery: str | None = None,
-    ) -> RunRow:
-        return self.store.log(self.row(this, result, coverage, error, recovery))
+    ) -> None:
+        self.store.log(self.row(this, result, coverage, error, recovery))
 
     @staticmethod
     def row(
@@ -160,7 +178,7 @@ class Recorder:
             run_id=token.run_id,
             project=token.project,
             node=token.node,
-            batch=token.batch,
+            batch=this.number,
             target_table=this.target,
             status="recovered"
             if recovery and not coverage.known
@@ -171,10 +189,12 @@ class Recorder:
             rows_read=result.rows_read,
             **result.counts.shown,
             version=result.version,
-            token=f"{token.app_id}/{token.batch}",
+            token=f"{token.app_id}/{coverage.commit}" if coverage.committed else None,
             coverage=coverage,
             warnings=json.dumps(result.warnings),
             error=error,
+            table_id=this.records.table_id,
+            source=this.records.source,
             metrics=json.dumps(metrics) if metrics is not None else None,
             recovery=recovery,
             takes_back=coverage.undoes,
@@ -193,33 +213,25 @@ def _result(this: Batch, began: float, end: Ending) -> NodeResult:
     )
 
 
-def _as_told(result: NodeResult, row: RunRow) -> NodeResult:
-    """The result as the history has it: a person may have decided meanwhile on what the batch held."""
-    if row.held == result.held:
-        return result
-    counts = replace(result.counts, held=row.held)
-    said = json.loads(row.warnings or "[]")
-    return replace(result, status="held" if row.held else "success", counts=counts, warnings=said)
-
-
 def _ended(this: Batch, end: Ending) -> Ending:
-    """An ending that says who brought it about, and which commits it knew."""
-    known = this.token.txn - (not end.made)
-    coverage = replace(end.coverage, run=this.token.run_id, commit=known, committed=end.made)
+    """An ending that says which batch it is of, and which commits it knew."""
+    known, token = this.records.last.commit or 0, this.token
+    coverage = replace(
+        end.coverage,
+        run=token.run_id,
+        batch=token.batch_id,
+        commit=token.number if end.made else known,
+        committed=end.made,
+    )
     return replace(end, coverage=coverage)
 
 
-def _redone(this: Batch, run_id: str) -> str | None:
+def _redone(this: Batch) -> str | None:
     """What is told of a batch that an earlier runner had announced and never ended."""
-    died = any(
-        r.batch_status == "RUNNING" and r.batch_id == this.batch_id for r in this.previous.values()
-    )
-    mine = this.token.run_id == run_id
-    return (
-        f"did batch {this.token.batch} again: whoever had begun it died, or came second"
-        if died and mine
-        else None
-    )
+    died = [r for r in this.records.mine if r.batch_status == "RUNNING"]
+    if not any(r.batch_id != this.token.batch_id for r in died):
+        return None
+    return f"did batch {this.number} again: the runner that had begun it died, or came second"
 
 
 def now() -> datetime:

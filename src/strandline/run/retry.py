@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +18,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from strandline.control import ledger
 from strandline.control.fence import counting
-from strandline.control.ledger import RECORDED, ControlRow, RunRow
+from strandline.control.ledger import RECORDED, RunRow
 from strandline.errors import StrandlineError, UsageError
 from strandline.failpoints import point
 from strandline.journal import log
@@ -73,9 +72,6 @@ class Checkpoint:
     folder: Path
     run_id: str
     nodes: Sequence[str]
-    approved: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by node, the run whose held deletes it applies
     ended: dict[str, str] = field(default_factory=dict)
     number: int = 1
     owner: str = ""  # the process that works on it
@@ -122,31 +118,27 @@ class Checkpoint:
         except (StrandlineError, OSError) as e:
             log.warning("%s", e)
 
-    def open(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
+    def open(self, history: Sequence[RunRow]) -> set[str]:
         """The nodes that failed here, were skipped, or were never reached.
 
         A run that died may have recorded a batch without noting it here.
         """
         done = {n for n, status in self.ended.items() if status in _DONE}
-        return set(self.nodes) - done - self._recorded(history, control)
+        return set(self.nodes) - done - self._recorded(history)
 
-    def _recorded(self, history: Sequence[RunRow], control: Sequence[ControlRow]) -> set[str]:
-        """The nodes whose newest batch of this run has a complete record and was not taken back."""
+    def _recorded(self, history: Sequence[RunRow]) -> set[str]:
+        """The nodes whose newest batch of this run is in the history, which is written last, and was not taken back."""
         counts = counting(history)
         mine = [
             r for r in history if r.run_id == self.run_id and (r.recorded or r.status == "failed")
         ]
         newest = {r.node: r for r in sorted(mine, key=lambda r: (r.batch, r.recorded))}
-        complete = [
-            r for r in newest.values() if r.recorded and (r.run_id, r.node, r.batch) in counts
-        ]
-        return {r.node for r in complete if r.batch <= _finished(r.node, control)}
+        return {r.node for r in newest.values() if r.recorded and r.ending in counts}
 
     def _write(self) -> None:
         facts = {
             "run_id": self.run_id,
             "nodes": list(self.nodes),
-            "approved": dict(self.approved),
             "ended": self.ended,
             "number": self.number,
             "owner": self.owner,
@@ -172,11 +164,6 @@ class Left:
 
     run: Checkpoint
     nodes: Sequence[str]
-
-    @property
-    def approved(self) -> dict[str, str]:
-        """By node, the run whose held deletes were to be applied."""
-        return {n: self.run.approved[n] for n in self.nodes if n in self.run.approved}
 
     @property
     def hint(self) -> str:
@@ -207,16 +194,11 @@ def kept(folder: Path) -> list[Checkpoint]:
     return found
 
 
-def left(
-    runs: Sequence[Checkpoint],
-    history: Sequence[RunRow],
-    control: Sequence[ControlRow],
-    graph: Graph,
-) -> list[Left]:
+def left(runs: Sequence[Checkpoint], history: Sequence[RunRow], graph: Graph) -> list[Left]:
     """What each run left, the newest run first; the newest run that was to run a node says how it ended."""
     found, seen = [], set[str]()
     for run in runs:
-        nodes = _with_its_group(run, run.open(history, control), history, graph) - seen
+        nodes = _with_its_group(run, run.open(history), history, graph) - seen
         found.append(Left(run, [n for n in graph.order if n in nodes]))
         seen |= set(run.nodes)
     return found
@@ -235,7 +217,3 @@ def downstream(nodes: Sequence[str], graph: Graph) -> list[str]:
     """The nodes and what depends on them, in the order of the graph."""
     found = set(nodes).union(*(graph.reach(n, up=False) for n in nodes))
     return [n for n in graph.order if n in found]
-
-
-def _finished(node: str, control: Sequence[ControlRow]) -> int:
-    return ledger.finished([r for r in control if r.node == node])

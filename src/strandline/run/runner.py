@@ -15,30 +15,43 @@ from strandline.batch.prepare import Entry, Ready, plan_node, prepare, readied
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control import fence, ledger
 from strandline.control.coverage import NOTHING, Before, Coverage
-from strandline.control.holds import open_holds
-from strandline.control.ledger import Batch, ChangeRow, ControlRow, RunRow
+from strandline.control.holds import approved, open_holds
+from strandline.control.ledger import Batch, ChangeRow, ControlRow, Records, RunRow
 from strandline.engine.base import Engine
-from strandline.errors import CommitConflict, Overtaken
+from strandline.errors import CommitConflict, Fenced, Overtaken
 from strandline.failpoints import point
 from strandline.journal import step, timings
-from strandline.lake import describe, last_batch
+from strandline.lake import describe, last_batch, newest_from
 from strandline.plan.job import Feed, Job, Planned
 from strandline.result import NodeResult, PlannedNode
 from strandline.run.commit import Lander, measured
 from strandline.run.recall import left
 from strandline.run.record import Ending, Recorder, Recovered, now
 from strandline.transform.lineage import repeatable
-from strandline.types import Commit, Counts, Table, TableState, Token
+from strandline.types import APP, Commit, Counts, Table, TableState, Token
 from strandline.words import agree, plural
 
 
 @dataclass(frozen=True)
 class Landed:
-    """The newest batch in a node's own tables: its first commit, and whether the table itself shows it."""
+    """A commit that the records do not know, and whether the table itself shows all of it."""
 
     commit: Commit
-    state: TableState | None
     folded: bool = True
+
+
+@dataclass(frozen=True)
+class Look:
+    """A node's table and its records at one moment."""
+
+    records: Records
+    state: TableState | None
+    landed: Landed | None = None
+    others: Sequence[ControlRow] = ()  # of other tables that were called the same
+    found: fence.Found | None = None
+    highest: int = (
+        0  # the number of the newest commit of ours, be it of events that no run has folded
+    )
 
 
 @dataclass(frozen=True)
@@ -50,128 +63,105 @@ class Runner(Recorder):
         timings()
         began = time.monotonic()
         point("node.start", job.node.name)
-        records, state, recovered = self.settle(job, began, engine)
+        look, recovered = self.settle(job, began, engine)
         if _appended(
-            job, recovered, records
+            job, recovered, look.records
         ):  # its rows are there: reading the source again would double them
             result = NodeResult(
                 job.node.name, "unchanged", seconds=round(time.monotonic() - began, 3)
             )
         else:
-            result = self._next(job, engine, records, state, began)
+            result = self._next(job, engine, look, began)
         for found in reversed(recovered):
             result = found.beside(result, self.run_id)
         return result
 
-    def _next(
-        self,
-        job: Job,
-        engine: Engine,
-        records: Sequence[ControlRow],
-        state: TableState | None,
-        began: float,
-    ) -> NodeResult:
+    def _next(self, job: Job, engine: Engine, look: Look, began: float) -> NodeResult:
         """The batch that follows on these records."""
-        this = self.after(job, records, self.landed(job, state))
-        job = self.remembering(job, this, state)
+        this, state = self.after(job, look), look.state
+        job = self.remembering(job, this, look)
         if self._nothing_new(job, this, state):
             held = Counts(held=this.coverage().held)
             return self.record(this, began, Ending(held, 0, None, coverage=this.coverage()))
         with self.announced(job, this, began):
             return self._batch(job, engine, this, state, began)
 
-    def token(self, job: Job) -> Token:
-        """The token of this run for a node, still without a number."""
-        return Token(job.project.config.project, job.node.name, 0, self.run_id)
-
     def settle(
-        self, job: Job, began: float, engine: Engine | None = None, *, alone: bool = False
-    ) -> tuple[list[ControlRow], TableState | None, list[Recovered]]:
-        """The records and the table of a node, after the records of batches whose runners died are finished.
-
-        Also of those that died while the node or the project had another name, unless it is to be looked at `alone`.
+        self, job: Job, began: float, engine: Engine | None = None
+    ) -> tuple[Look, list[Recovered]]:
+        """What there is of a node's table, after the records of batches whose runners died are finished.
 
         Records are read before the table, never after it: a number may be older than the table that it is meant for,
         and is then taken; a younger one would let a batch land on a table that it has not seen.
         """
         recovered: list[Recovered] = []
         while True:
-            records, state, landed, found = self._look(job)
-            if not alone and (former := self._former(job, records, state)):
-                recovered += self._settle_former(former, began, engine)
-                alone = True
-                continue
+            look = self.look(job)
+            found = look.found
             if found is None:
-                return records, state, recovered
-            if landed and not landed.folded and not found.logged:
-                result = self._roll_forward(job, engine, records, landed, began)
+                return look, recovered
+            if look.landed and not look.landed.folded and not found.logged and found.put is None:
+                result = self._roll_forward(job, engine, look, began)
             else:
-                result = self._finish(job, records, found, began)
-            if found.target is None:  # else it tells of another table
-                whose = found.run_id or self.run_id  # as it is recorded: an old commit may not say
-                recovered.append(Recovered(found.batch, whose, result, found.why, found.begun))
+                result = self._finish(job, look, found, began)
+            recovered.append(Recovered(found.number, found.run_id, result, found.why, found.begun))
 
-    def _look(
-        self, job: Job
-    ) -> tuple[list[ControlRow], TableState | None, Landed | None, fence.Found | None]:
-        every = self._records(job)
-        state = describe(job.target, job.app_id)
-        records = self._of_table(job, every, state)
-        own = self._own(job, records)
-        ended = self.store.ended(job.app_id, ledger.finished(own))
-        landed = self.landed(job, state)
-        found = fence.found(own, job.target.label, landed.commit if landed else None, ended)
-        if (
-            found and state and not found.logged
-        ):  # the commit that made the table could not know its id
-            found = replace(
-                found,
-                coverage=replace(found.coverage, table=found.coverage.table or state.table_id),
-            )
-        return records, state, landed, found
+    def look(self, job: Job) -> Look:
+        """The records of a node's table, the table, and what the one lacks of the other."""
+        states, state = self.store.states(), describe(job.target, APP)
+        key = ledger.table_key(job.target, state)
+        place = ledger.table_key(job.target, None)
+        rows = [r for r in states if r.table_id in (key, place)]
+        others = [r for r in states if r.target_table == job.target.label and r not in rows]
+        records = Records(key, job.source, rows)
+        events = describe(job.events, APP) if job.events else None
+        first = events.commit if events else None
+        landed = self.landed(job, state, first, records.last.commit or 0)
+        numbers = [c.number for c in (first, state and state.commit) if c]
+        look = Look(records, state, landed, others, highest=max(numbers, default=0))
+        return replace(look, found=self._found(job, look))
 
-    def _former(
-        self, job: Job, records: Sequence[ControlRow], state: TableState | None
-    ) -> list[Job]:
-        """The job under the names by which others have begun to write its table, and perhaps not ended."""
-        here = [r for r in records if r.target_table == job.target.label]
-        me = job.project.config.project, job.node.name
-        names = {(r.project or me[0], r.node) for r in here if r.batch_status != "SUCCESS"}
-        if state is not None and not self._own(job, here) and (last := last_batch(job.target)):
-            _, project, node = str(last.record["app_id"]).split(
-                "/", 2
-            )  # its runner may have left no row
-            if Coverage.in_commit(last.record).origins == tuple(
-                job.origins
-            ):  # else another one's, which feeds it too
-                names.add((project, node))
-        return [job.called(*name) for name in sorted(names - {me})]
+    def _found(self, job: Job, look: Look) -> fence.Found | None:
+        """A batch that came to its end, and that the state or the history does not know."""
+        records, landed = look.records, look.landed
+        row = ledger.newest(records.mine)
+        told = None if row else self._in_history(records)
+        if landed and not (told and (told.coverage.commit or 0) >= landed.commit.number):
+            return fence.landed(records, landed.commit)
+        if told:
+            return fence.stateless(told)
+        if row is None or self.store.told(row.line) >= row.revision:
+            return None
+        commit = newest_from(job.target, job.source) if row.covered.committed else None
+        return fence.untold(row, commit)
 
-    def _settle_former(
-        self, former: Sequence[Job], began: float, engine: Engine | None
-    ) -> list[Recovered]:
-        """Finish what a runner left that died while the node, or the project, had another name."""
-        return [r for job in former for r in self.settle(job, began, engine, alone=True)[2]]
+    def _in_history(self, records: Records) -> RunRow | None:
+        """The newest batch of a table and source that the history knows, when their state was lost."""
+        line = (records.table_id, records.source)
+        if not self.store.told(line):
+            return None
+        history = self.store.all_runs()
+        counts = fence.counting(history)
+        mine = (r for r in history if r.line == line and r.recorded)
+        newest = max(mine, key=lambda r: r.batch, default=None)
+        return newest if newest and newest.ending in counts else None
 
-    def unrecorded(self, job: Job, *, alone: bool = False) -> list[RunRow]:
+    def unrecorded(self, job: Job) -> list[RunRow]:
         """Batches that landed while their runners died, as `settle` would log them; nothing is written."""
-        records, state, landed, found = self._look(job)
-        former = [] if alone else self._former(job, records, state)
-        rows = [row for other in former for row in self.unrecorded(other, alone=True)]
-        if found is None or landed is None or found.logged:
-            return rows
-        if not landed.folded:
-            raise self._not_shown(job, landed.commit)
-        this, end = self._found(job, records, found)
-        return [*rows, self.foreseen(this, end, found.told)]
+        look = self.look(job)
+        if look.found is None or look.found.logged:
+            return []
+        if look.landed and not look.landed.folded:
+            raise self._not_shown(job, look.landed.commit)
+        this, end = self._as_it_ended(job, look, look.found)
+        return [self.foreseen(this, end, look.found.told)]
 
-    def _finish(
-        self, job: Job, records: Sequence[ControlRow], found: fence.Found, began: float
-    ) -> NodeResult:
+    def _finish(self, job: Job, look: Look, found: fence.Found, began: float) -> NodeResult:
         """Write the record of a batch that came to its end while its runner died."""
         point("recover.before", job.node.name)
-        this, end = self._found(job, records, found)
-        result = self.record(this, began, end)
+        this, end = self._as_it_ended(job, look, found)
+        put = found.put
+        result = self.record(this, began, end) if put is None else self.tell(this, began, end, put)
         if found.logged or this.token.run_id != self.run_id:  # else the batch tells of it itself
             self._remark(this, result, found.told)
         point("recover.after", job.node.name)
@@ -184,50 +174,40 @@ class Runner(Recorder):
             mine, NodeResult(result.name, "unchanged", seconds=result.seconds), NOTHING, None, told
         )
 
-    def _found(
-        self, job: Job, records: Sequence[ControlRow], found: fence.Found
-    ) -> tuple[Batch, Ending]:
-        """A batch whose runner died, under its own numbers, and how it ended."""
-        this = self.after(job, records, None)
-        made = (
-            found.version is not None
-            if found.coverage.committed is None
-            else found.coverage.committed
-        )
-        number = (found.batch if found.coverage.commit is None else found.coverage.commit) + (
-            not made
-        )
+    def _as_it_ended(self, job: Job, look: Look, found: fence.Found) -> tuple[Batch, Ending]:
+        """A batch whose runner died, under its own names and number, and how it ended."""
+        this, coverage = self.after(job, look), found.coverage
         token = replace(
-            this.token, batch=found.batch, number=number, run_id=found.run_id or this.token.run_id
+            this.token,
+            run_id=found.run_id,
+            node=found.node or this.token.node,
+            number=coverage.commit or 0,
         )
-        versions = versions_of(job, found.coverage)
-        counts = found.counts or measured(found.metrics)
         end = Ending(
-            counts,
+            found.counts or measured(found.metrics),
             found.rows_read,
             found.version,
-            versions,
-            found.coverage,
+            versions_of(job, coverage),
+            coverage,
             (found.told,),
             found.told,
-            made,
+            bool(coverage.committed),
         )
-        if found.target is None:
-            return replace(this, token=token), end
-        reads = found.coverage.reads or this.sources  # the node writes another table by now
-        return replace(this, token=token, target=found.target, sources=reads), end
+        return replace(this, token=token, number=found.number), end
 
     def plan(self, job: Job, engine: Engine) -> tuple[PlannedNode, tuple[Planned, Entry] | None]:
         """What a run would do to this node's table, the table as it would be, and all that a run needs for it.
 
         Nothing but the first when an append has landed and only its record is missing. The store is a `Foreseen`.
         """
-        began, recovered, records = time.monotonic(), list[Recovered](), list[ControlRow]()
-        if job.events is None:  # those that nobody has folded are planned with the others
-            records, _, recovered = self.settle(job, began)
-        job, state = self.next_job(job), describe(job.target)
+        began, recovered = time.monotonic(), list[Recovered]()
+        if job.events is None:  # those that no run has folded are planned with the others
+            look, recovered = self.settle(job, began)
+        else:
+            look = self.look(job)
+        job, state = self.remembering(job, self.after(job, look), look), look.state
         first = _foretold(job.batch - 1, recovered)
-        if _appended(job, recovered, records):
+        if _appended(job, recovered, look.records):
             return PlannedNode(
                 job.node.name, "unchanged", seconds=recovered[-1].result.seconds, warnings=first
             ), None
@@ -238,118 +218,108 @@ class Runner(Recorder):
     def follow(self, job: Job, engine: Engine, entry: Entry) -> NodeResult:
         """Apply one node of a plan, exactly; an error when anything it was made from has moved."""
         began = time.monotonic()
-        records, state, _ = self.settle(job, began, engine)
-        this = self.after(job, records, self.landed(job, state))
-        entry.check(job, this.token.batch, state)
+        look, _ = self.settle(job, began, engine)
+        this = self.after(job, look)
+        entry.check(job, this.number, look.state)
         ready = replace(entry.ready, coverage=entry.coverage(job))
         with self.announced(job, this, began):
-            return self.lander(job, engine, this, state).land(ready, began)
+            return self.lander(job, engine, this, look.state).land(ready, began)
 
     def next_job(self, job: Job) -> Job:
         """The job of a node's next batch, with what earlier runs left."""
-        records, state = self._records(job), describe(job.target)
-        return self.remembering(
-            job, self.after(job, self._of_table(job, records, state), None), state
-        )
+        look = self.look(job)
+        return self.remembering(job, self.after(job, look), look)
 
-    def _records(self, job: Job) -> list[ControlRow]:
-        """What is known of a node, and of tables that are called as its table is."""
-        return self.store.control(job.node.name, job.target.label)
-
-    @staticmethod
-    def _of_table(
-        job: Job, records: Sequence[ControlRow], state: TableState | None
-    ) -> list[ControlRow]:
-        """What is known of a node, and of its table from when a node or a project of another name wrote it."""
-        table_id = state.table_id if state else None
-        return ledger.Whose(
-            job.project.config.project, job.target.label, table_id, job.origins
-        ).rows(records)
-
-    @staticmethod
-    def _own(job: Job, records: Sequence[ControlRow]) -> list[ControlRow]:
-        """The rows of a node under the name that its commits carry."""
-        return [r for r in records if r.by(job.project.config.project, job.node.name)]
-
-    def after(self, job: Job, records: Sequence[ControlRow], landed: Landed | None) -> Batch:
-        """The batch that follows on these records, to be committed to the table that this landed in."""
-        known = fence.known(records, job.target.label)  # also by other names: numbers only go up
-        token = replace(
-            self.token(job), number=max(known, landed.commit.number if landed else 0) + 1
+    def after(self, job: Job, look: Look) -> Batch:
+        """The batch that follows on these records, to be committed to the table as it was looked at."""
+        number = max(look.records.known, look.highest) + 1
+        token = Token(
+            job.project.config.project, job.node.name, self.run_id, number, look.records.source
         )
         loads = {
             i.label: i.read.feed.load_id for i in job.inputs if i.read.feed and i.read.feed.load_id
         }
-        sources = [i.label for i in job.inputs]
-        return replace(
-            ledger.next_batch(records, token, job.target.label, sources, now()), loads=loads
+        sources = tuple(i.label for i in job.inputs)
+        return Batch(
+            token, look.records.next, job.target.label, sources, now(), look.records, loads
         )
 
-    def reject(self, job: Job, holds: Sequence[ChangeRow]) -> NodeResult:
-        """Leave held deletes alone until their keys are seen again; a batch of its own, without a data commit."""
-        began = time.monotonic()
-        point("reject.before", job.node.name)
-        records, state, _ = self.settle(job, began)
-        this = self.after(job, records, self.landed(job, state))
-        batch = this.token.batch
-        # after the records: somebody may have decided since, and whoever decides from here on takes this number
-        still = open_holds(self.store.changes(), holds[0].run_id).get(holds[0].target_table, [])
-        if not still:
-            raise Overtaken(
-                f"{job.node.name}: run {holds[0].run_id} holds no deletes any more: somebody decided on them "
-                "meanwhile; nothing was written here",
-                hint="`strandline history` shows what runs have done",
-            )
-        holds = still
-        reason = f"rejected by a person; held by run {holds[0].run_id}"
+    def decide(self, job: Job, verb: str, holds: Sequence[ChangeRow]) -> None:
+        """Note what a person decides on held deletes; an error when another decision came first."""
+        this, at = self.after(job, self.look(job)), now()
         told = replace(
             holds[0],
             run_id=self.run_id,
+            project=job.project.config.project,
             node=job.node.name,
-            batch=batch,
-            verb="reject",
-            reason=reason,
+            batch=this.number,
+            verb=verb,
+            reason=f"{verb.removesuffix('e')}ed by a person; held by run {holds[0].run_id}",
+            at=at,
+            source=job.source,
         )
-        told = replace(
-            told, project=job.project.config.project
-        )  # it was held under another name, perhaps
-        self.store.log_changes(
-            this.token, [replace(told, key=h.key, key_hash=h.key_hash, at=now()) for h in holds]
-        )
-        before = self.remembering(job, this, state).past.before
-        coverage = replace(this.memory(), undoes=None, before=before)
-        if holds[0].target_table == job.target.label:
-            coverage = replace(coverage, held=max(0, coverage.held - len(holds)))
-        note = f"{plural(len(holds), 'held delete')} {agree(len(holds), 'is', 'are')} rejected"
-        held = Counts(held=coverage.held)
-        return self.record(this, began, Ending(held, 0, None, {}, coverage, (note,)))
+        notes = [replace(told, key=h.key, key_hash=h.key_hash) for h in holds]
+        if not self.store.decide(notes, holds):
+            raise Overtaken(
+                f"{job.node.name}: run {holds[0].run_id} holds no deletes any more: they were decided on "
+                "meanwhile; nothing was written here",
+                hint="`strandline history` shows what runs have done",
+            )
 
-    def remembering(self, job: Job, this: Batch, state: TableState | None) -> Job:
+    def reject(self, job: Job, holds: Sequence[ChangeRow]) -> NodeResult:
+        """Leave held deletes alone until their keys are seen again; its batch, without a commit, is for the history."""
+        began = time.monotonic()
+        point("reject.before", job.node.name)
+        look, _ = self.settle(job, began)
+        still = open_holds(self.store.changes(), holds[0].run_id).get(holds[0].table_id, [])
+        self.decide(job, "reject", still or holds)
+        while True:
+            this = self.after(job, look)
+            before = self.remembering(job, this, look).past.before
+            memory = look.records.memory
+            held = max(0, memory.held - len(holds))
+            coverage = replace(memory, undoes=None, before=before, held=held)
+            note = f"{plural(len(holds), 'held delete')} {agree(len(holds), 'is', 'are')} rejected"
+            try:
+                return self.record(
+                    this, began, Ending(Counts(held=held), 0, None, {}, coverage, (note,))
+                )
+            except (
+                Fenced
+            ):  # a run has gone on meanwhile: the decision stands, and its record comes after
+                look, _ = self.settle(job, began)
+
+    def remembering(self, job: Job, this: Batch, look: Look) -> Job:
         """The job with what earlier runs left."""
-        found = left(job, this, state)
-        memory = this.of_its_sources(found.coverage)
+        found = left(job, look.records, look.state, look.others)
+        memory = found.coverage
         notebook = self.store.notebook() if memory.notes else None
-        before = Before(found.batch, found.coverage.put_back())
         past = replace(
             job.past,
             memory=memory,
-            before=before,
+            before=Before(found.batch, memory.put_back()),
             feed=self._feed,
             notebook=notebook,
             said=found.said,
+            approved=bool(memory.held) and approved(self.store.changes(), this.records.table_id),
         )
-        return replace(job, batch=this.token.batch, past=past)
+        token = this.token
+        return replace(
+            job, batch=this.number, batch_id=token.batch_id, number=token.number, past=past
+        )
 
     def _feed(self, target: Table) -> Feed | None:
         """How a table was last fed by a node."""
-        rows, state = self.store.writers(target.label), describe(target)
-        rows = [r for r in rows if state and r.covered.is_of(state.table_id)]
-        if rows:
-            coverage, last = ledger.covered(rows), ledger.finished(rows)
+        state = describe(target)
+        row = ledger.newest(
+            r for r in self.store.states() if state and r.table_id == state.table_id
+        )
+        if row:
+            coverage, last = row.covered, row.covered.batch
         elif commit := last_batch(
             target
         ):  # the records are somewhere else: the table itself says so
-            coverage, last = Coverage.in_commit(commit.record), commit.batch
+            coverage, last = Coverage.in_commit(commit.record), commit.batch_id
         else:
             return None
         batch = (
@@ -392,50 +362,48 @@ class Runner(Recorder):
         return now is not None and all(then.get(key) == pin for key, pin in now.items())
 
     @staticmethod
-    def landed(job: Job, state: TableState | None) -> Landed | None:
-        """The newest batch that this node committed, and whether all of it is in the table."""
-        mine = state.commit if state else None
-        events = describe(job.events, job.app_id) if job.events else None
-        first = events.commit if events else None
-        if first is not None and (mine is None or first.number > mine.number):
-            return Landed(first, state, folded=False)
-        return Landed(mine, state) if mine else None
+    def landed(
+        job: Job, state: TableState | None, first: Commit | None, known: int
+    ) -> Landed | None:
+        """The newest batch of the own source that the records do not know; `first` is the newest commit of events."""
+        shown = state.commit.number if state and state.commit else 0
+        if first is not None and first.number > max(shown, known) and first.source == job.source:
+            return Landed(first, folded=False)
+        if shown <= known:
+            return None
+        mine = newest_from(job.target, job.source, known)
+        return Landed(mine) if mine else None
 
     @staticmethod
     def _not_shown(job: Job, commit: Commit) -> CommitConflict:
         return CommitConflict(
-            f"{job.node.name}: batch {commit.batch} landed, and {job.target.label} does not show it yet",
+            f"{job.node.name}: what run {commit.run_id} committed landed, and {job.target.label} does not show it yet",
             hint=f"run it first: strandline run --select {job.node.name}",
         )
 
     def _roll_forward(
-        self,
-        job: Job,
-        engine: Engine | None,
-        records: Sequence[ControlRow],
-        landed: Landed,
-        began: float,
+        self, job: Job, engine: Engine | None, look: Look, began: float
     ) -> NodeResult:
         """The events of a batch are there and its table does not show them yet: fold them, and record the batch."""
-        commit = landed.commit
+        assert look.landed is not None, "it was found"
+        commit, state = look.landed.commit, look.state
         if engine is None:
             raise self._not_shown(job, commit)
-        token = replace(
-            self.token(job), batch=commit.batch, number=commit.number, run_id=commit.run_id
-        )
-        this = replace(self.after(job, records, None), token=token)
-        job, coverage = self.remembering(job, this, landed.state), Coverage.in_commit(commit.record)
-        if coverage.undoes and landed.state is not None:
-            ready = taken_back(job, engine, landed.state, coverage)
+        this = self.after(job, look)
+        token = replace(this.token, number=commit.number, run_id=commit.run_id, node=commit.node)
+        this = replace(this, token=token)
+        job, coverage = self.remembering(job, this, look), Coverage.in_commit(commit.record)
+        if coverage.undoes and state is not None:
+            ready = taken_back(job, engine, state, coverage)
         else:
-            outcome = business_time.unfolded(job, engine, commit.batch, landed.state)
+            outcome = business_time.unfolded(job, engine, commit.number, state)
             made, versions = outcome.made, versions_of(job, coverage)
             ready = Ready(
                 outcome.changes, coverage, lambda: None, versions, made.fit.added, made.system
             )
-        note = f"finished the record of batch {commit.batch}, {fence.LANDED}"
+        note = f"finished the record of batch {this.number}, {fence.LANDED}"
         ready = replace(ready, warnings=(note,), recovery=note)
-        result = self.lander(job, engine, this, landed.state).land(ready, began)
+        result = self.lander(job, engine, this, state).land(ready, began)
         if commit.run_id != self.run_id:
             self._remark(this, result, note)
         return result
@@ -449,7 +417,7 @@ def _foretold(batch: int, recovered: Sequence[Recovered]) -> list[str]:
     return [f"a run first finishes the record of batch {batch}, {why}"]
 
 
-def _appended(job: Job, recovered: Sequence[Recovered], records: Sequence[ControlRow]) -> bool:
+def _appended(job: Job, recovered: Sequence[Recovered], records: Records) -> bool:
     """Is what was found last the rows of an append whose runner died? Then this run would read the same extract again.
 
     An undo has taken such rows away, and they are read again. Where records were lost, any number of runs may have
@@ -458,7 +426,7 @@ def _appended(job: Job, recovered: Sequence[Recovered], records: Sequence[Contro
     if job.node.write.mode != "append" or not recovered:
         return False
     last = recovered[-1]
-    return last.begun and last.result.version is not None and not ledger.covered(records).undoes
+    return last.begun and last.result.version is not None and not records.last.undoes
 
 
 def taken_back(job: Job, engine: Engine, state: TableState, coverage: Coverage) -> Ready:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from strandline.batch import restore
 from strandline.batch.compare import Landing
 from strandline.batch.prepare import Ready
-from strandline.control.fence import counting
-from strandline.control.ledger import RunRow, Store
+from strandline.control.coverage import NOTHING
+from strandline.control.fence import counting, undone
+from strandline.control.ledger import UNDOING, RunRow, Store
 from strandline.control.undo import Taking, in_the_way, takings
 from strandline.engine.base import Engine
 from strandline.errors import Overtaken, StrandlineError, UndoRefused, UsageError
@@ -23,6 +24,7 @@ from strandline.lake import commits, describe, format_of
 from strandline.plan.graph import Graph
 from strandline.plan.job import Job
 from strandline.result import NodeResult
+from strandline.run.record import now
 from strandline.run.retry import Checkpoint
 from strandline.run.runner import Runner, taken_back
 from strandline.types import Commit, Counts, Table, TableState
@@ -102,6 +104,10 @@ def planned(
     `everybody` is the history of all projects: runs of others may have consumed what this one made.
     """
     taken = takings(_known(jobs, run_id, everybody), run_id, noted)
+    if listed := begun(
+        run_id, everybody
+    ):  # another undo has set out: this one goes on with its list
+        taken = [t for t in taken if t.last.line in listed]
     found = [(_job(jobs, t), t) for t in taken]
     gone = [t for place, t in found if place is None and not t.quiet]
     if gone:
@@ -116,12 +122,39 @@ def planned(
     return [(job, t) for _, job, t in sorted(free, key=lambda found: -found[0])]
 
 
+def begun(run_id: str, history: Sequence[RunRow]) -> set[tuple[str, str]]:
+    """What an undo of this run has set out to take back, when it has come to take back some of it."""
+    listed = {r.line for r in history if r.status == UNDOING and r.takes_back == run_id}
+    return listed if any((run_id, *line) in undone(history) for line in listed) else set()
+
+
+def write_list(runner: Runner, run_id: str, found: Sequence[tuple[Job, Taking]]) -> None:
+    """Write down what is going to be taken back, before any of it is."""
+    if begun(run_id, runner.store.all_runs()):
+        return
+    rows = []
+    for job, taking in found:
+        line = replace(
+            taking.last,
+            run_id=runner.run_id,
+            node=job.node.name,
+            status=UNDOING,
+            started_at=now(),
+            completed_at=now(),
+            coverage=NOTHING,
+            takes_back=run_id,
+        )
+        rows.append(replace(line, inserted=0, updated=0, deleted=0, reopened=0, held=0))
+    if rows:
+        runner.store.list_undo(rows)
+
+
 def _known(jobs: Sequence[Job], run_id: str, everybody: Sequence[RunRow]) -> Sequence[RunRow]:
     """The history in which a run is looked for: that of this project, unless it has written a table of ours."""
     mine = [r for r in everybody if r.project == jobs[0].project.config.project] if jobs else []
     if any(r.run_id == run_id for r in mine):
         return everybody
-    theirs = {_table_id(r) for r in everybody if r.run_id == run_id} - {None}
+    theirs = {r.table_id for r in everybody if r.run_id == run_id}
     ours = theirs and any(
         state.table_id in theirs for job in jobs if (state := describe(job.target))
     )
@@ -129,24 +162,22 @@ def _known(jobs: Sequence[Job], run_id: str, everybody: Sequence[RunRow]) -> Seq
 
 
 def _job(jobs: Sequence[Job], taking: Taking) -> tuple[int, Job] | None:
-    """The node that wrote a table, and its place in the order; under the names that it had then."""
+    """The node that writes a table now, and its place in the order; it speaks for the source that was read then."""
     row = taking.last
-    for i, job in enumerate(jobs):
-        if (job.project.config.project, job.node.name, job.target.label) == (
-            row.project,
-            row.node,
-            row.target_table,
-        ):
-            return i, job
-    if table_id := _table_id(row):
-        for i, job in enumerate(jobs):
-            if (state := describe(job.target)) and state.table_id == table_id:
-                return i, job.called(row.project, row.node)
-    return None
-
-
-def _table_id(row: RunRow) -> str | None:
-    return row.coverage.table
+    found = [
+        (job.source != row.source, i, job)
+        for i, job in enumerate(jobs)
+        if (state := describe(job.target)) and state.table_id == row.table_id
+    ]
+    found = found or [
+        (False, i, job)
+        for i, job in enumerate(jobs)
+        if (job.node.name, job.target.label) == (row.node, row.target_table)
+    ]  # the table is gone, or was made anew
+    if not found:
+        return None
+    _, i, job = min(found, key=lambda f: f[:2])
+    return i, replace(job, instead=row.source)
 
 
 def of_node(job: Job, run_id: str, store: Store) -> Taking | None:
@@ -194,7 +225,7 @@ def _events(
 
 
 def _wrote(place: Table, taking: Taking, past: Sequence[Commit]) -> tuple[str, int] | None:
-    mine = (c.version for c in past if (c.record.get("run_id"), c.record.get("batch")) in taking.by)
+    mine = (c.version for c in past if (c.run_id, c.source) == taking.by)
     version = min(mine, default=None)
     return (place.label, version) if version is not None else None
 
@@ -203,14 +234,14 @@ def undo_node(runner: Runner, job: Job, engine: Engine, taking: Taking) -> NodeR
     """Take back one batch: a batch of its own, on the tables as they are when it is looked at once more."""
     began = time.monotonic()
     point("undo.before", job.node.name)
-    records, state, _ = runner.settle(job, began)
-    this = runner.after(job, records, runner.landed(job, state))
+    look, _ = runner.settle(job, began)
+    this, state = runner.after(job, look), look.state
     events = describe(job.events) if job.events else None
     taking = _still(
         runner.store, job, taking
     )  # after records and tables: what comes to them later is refused
     ready = _ready(job, engine, state, events, taking)
-    if at := this.memory().at:  # the instants that a table was given only ever go forward
+    if at := this.records.memory.at:  # the instants that a table was given only ever go forward
         ready = replace(ready, coverage=replace(ready.coverage, at=at))
     with runner.announced(job, this, began, undoes=taking.run_id):
         result = runner.lander(job, engine, this, state).land(ready, began)
@@ -222,7 +253,7 @@ def _still(store: Store, job: Job, taking: Taking) -> Taking:
     """What was found before, if it is still so; somebody may have run meanwhile."""
     history = store.all_runs()
     taking, obstacles = _looked(job, taking, history, noted_in(store))
-    if not counting(history) >= {(r.run_id, r.node, r.batch) for r in taking.batches}:
+    if not counting(history) >= {r.ending for r in taking.batches}:
         obstacles.append(f"{taking.table}: somebody else has undone it meanwhile")
     if obstacles:
         raise Overtaken(

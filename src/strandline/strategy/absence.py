@@ -28,10 +28,9 @@ class Absence:
     seen: Relation | None  # the keys that are known to be there; None: those of the slice itself
     scope: exp.Expr | None = None  # over the stored row: which rows are in question
     among: exp.Expr | None = None  # over the stored row: which rows the deletes are a share of
-    notes: Relation | None = None  # what earlier runs noted: key_hash, state, streak, run_id
+    notes: Relation | None = None  # what earlier runs noted: key_hash, state, streak
     confirm: int = 1
     fresh: bool = True  # is this evidence newer than the last run's?
-    approved: str | None = None  # the run whose held deletes a person has approved
     result: bool = False  # the rows are the whole result of a query: one with a NULL in its key is an answer too
 
     @property

@@ -54,7 +54,7 @@ class Stamp:
     """The batch that appended rows belong to, and the column that says so."""
 
     column: str
-    batch: int
+    batch: str
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def append(rows: Relation, fit: Fit, how: Appending) -> Proposal:
         if how.reread is None
         else _new(rows, fit, how.reread, how.stamp)
     )
-    columns = fit.columns.plus(Column(how.stamp.column, "bigint")) if how.stamp else fit.columns
+    columns = fit.columns.plus(Column(how.stamp.column, "string")) if how.stamp else fit.columns
     roles = {"batch_id": how.stamp.column} if how.stamp else {}
     return Proposal(tree, columns, partition_by=how.partition_by, roles=roles, lazy=how.first)
 
@@ -118,7 +118,7 @@ def _new(rows: Relation, fit: Fit, reread: Reread, stamp: Stamp | None) -> exp.S
         several_rows = exp.GT(this=col(_ROWS, OUTER), expression=lit(1))
         on.append(any_of([several_rows, eq(col(_RANK, "t"), lit(1))]))
     have = select(lit(1)).from_(there.subquery("t")).where(all_of(on))
-    stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
+    stamped = [named(lit(stamp.batch), stamp.column)] if stamp else []
     lacked = _lacked(rows, fit) if keys else []
     values = {c.name: named(_known(c), c.name) for c in lacked}
     out = select(
@@ -281,7 +281,7 @@ def _side(relation: Relation, columns: list[Column], weight: int) -> exp.Select:
 
 
 def _additions(rows: Relation, fit: Fit, stamp: Stamp | None) -> exp.Select:
-    stamped = [named(cast(lit(stamp.batch), "bigint"), stamp.column)] if stamp else []
+    stamped = [named(lit(stamp.batch), stamp.column)] if stamp else []
     return select(*_values(rows, fit.columns), *stamped, named(lit("insert"), ACTION)).from_(
         table(rows.name)
     )

@@ -58,7 +58,6 @@ def joined(q: Question) -> exp.Select:
         facts += [
             named(col(n, "n"), a) for n, a in (("streak", STREAK), ("state", STATE + "_note"))
         ]
-        facts.append(named(col("run_id", "n"), STATE + "_run"))
     tree = select(*values, *facts, *old).from_(_slice(q).subquery("s"))
     if q.target is not None:
         on = all_of(same_match(i, c.type, "s", "t") for i, c in enumerate(q.keys))

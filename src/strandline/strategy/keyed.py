@@ -64,7 +64,7 @@ def decide(q: Question) -> exp.Select:
         COPIES,
         GONE,
         ABSENT,
-        *([STREAK, STATE + "_note", STATE + "_run"] if q.noted else []),
+        *([STREAK, STATE + "_note"] if q.noted else []),
     ]
     old = [col(OLD + c.name) for c in (q.target.schema if q.target else ())]
     hashed_rows = select(*values, *hashed, *map(col, facts), *old).from_(joined(q).subquery("j"))
@@ -246,10 +246,7 @@ def _state(q: Question) -> exp.Expr:
         held = eq(note, lit("hold"))
         alive = all_of([_alive(q), is_true(col(SEEN)), negate(is_null(note))])
         branches.append((alive, lit("seen")))
-        if a.approved:
-            branches.append(
-                (all_of([missing, held, eq(col(STATE + "_run"), lit(a.approved))]), lit("approved"))
-            )
+        branches.append((all_of([missing, eq(note, lit("approve"))]), lit("approved")))
         branches.append((all_of([missing, held]), lit("open")))
         branches.append((all_of([missing, eq(note, lit("reject"))]), lit("silenced")))
     if a.confirm > 1:

@@ -89,7 +89,9 @@ class Shop:
         return sorted(r["id"] for r in read_table(self.folder / "lake" / table).rows)
 
     def mark(self, node):
-        (row,) = [r for r in self.project.store.control(node) if r.node == node]
+        (row,) = [
+            r for r in [r for r in self.project.store.states() if r.node == node] if r.node == node
+        ]
         return row.watermark_value
 
 

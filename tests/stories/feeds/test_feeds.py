@@ -79,7 +79,7 @@ class Lake:
         )
 
     def coverage(self, name="n"):
-        return self.project.store.control(name)[0].covered.as_dict()
+        return next(r for r in self.project.store.states() if r.node == name).covered.as_dict()
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_the_version_is_fixed_before_reading_and_recorded_with_the_commit(quick)
     quick.run()
     record = json.loads(quick.delta("t").history(1)[0]["userMetadata"])["strandline"]
     assert record["coverage"]["sources"]["lake.src"][1] == 1
-    (row,) = quick.project.store.control("n")
+    (row,) = [r for r in quick.project.store.states() if r.node == "n"]
     assert (row.last_processed_version, row.load_id, row.batch_status) == (1, None, "SUCCESS")
 
 
@@ -172,7 +172,7 @@ def test_a_load_id_has_a_position_of_its_own(quick):
     quick.declare(node(feed={"load_id": "two"}))
     result = quick.run()
     assert "no position is recorded for lake.src#two" in result.warnings[0]
-    assert quick.project.store.control("n")[0].load_id == "two"
+    assert next(r for r in quick.project.store.states() if r.node == "n").load_id == "two"
     assert {k: v[1] for k, v in quick.coverage()["sources"].items()} == {
         "lake.src#one": 0,
         "lake.src#two": 1,

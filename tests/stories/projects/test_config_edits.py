@@ -79,7 +79,9 @@ def test_another_source_after_quiet_runs(shop: Shop, mode: str) -> None:
         assert shop.run(node("n", fed("src"), "t", mode)) == [status]
     shop.write("src2", (1, "a"), (2, "b"), (3, "c"))
     assert shop.run(node("n", fed("src2"), "t", mode)) == ["success"]
-    newest = max(shop.project.store.control("n"), key=lambda r: r.updated_at)
+    newest = max(
+        [r for r in shop.project.store.states() if r.node == "n"], key=lambda r: r.updated_at
+    )
     assert newest.source_table == "lake.src2"
     assert newest.coverage is not None
     shop.delete("src2", "id = 2")

@@ -80,7 +80,7 @@ class Shop:
             return Counter(database.execute("SELECT id, name FROM c").fetchall())
 
     def mark(self, node: str) -> str | None:
-        (row,) = self.project.store.control(node)
+        (row,) = [r for r in self.project.store.states() if r.node == node]
         marks = row.covered.as_dict().get("marks", {})
         return marks["u"][0] if marks else None
 

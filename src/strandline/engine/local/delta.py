@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 
-from strandline.errors import Fenced, taken
+from strandline.errors import CommitConflict
 from strandline.failpoints import point
 from strandline.lake.delta import log as delta_log
 from strandline.lake.delta.types import to_delta
@@ -28,12 +28,12 @@ def apply(
     record: Mapping[str, Any],
 ) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
-    delta = delta_log.open_on(table, changes, token, record)
-    if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.txn:
-        raise Fenced(taken(token.node, token.batch, _holder(delta, token)))
+    delta = delta_log.open_on(table, changes)
+    if delta is not None and (delta.transaction_version(token.app_id) or 0) >= token.number:
+        raise CommitConflict(f"{table.label}: number {token.number} is taken", hint="run again")
     properties = CommitProperties(
         custom_metadata={"userMetadata": delta_log.commit_text(token, dict(record))},
-        app_transactions=[Transaction(token.app_id, token.txn)],
+        app_transactions=[Transaction(token.app_id, token.number)],
         max_commit_retries=0,  # lands on the version opened or not at all; else a second first commit would land too
     )
     with delta_log.conflicts_told(table):
@@ -45,11 +45,6 @@ def apply(
         else:
             _merge(workspace, delta, changes, properties)
     return DeltaTable(table.location).version()
-
-
-def _holder(delta: DeltaTable, token: Token) -> str | None:
-    commit = delta_log.newest_commit(delta, token.app_id)
-    return commit.run_id if commit else None
 
 
 def _write(

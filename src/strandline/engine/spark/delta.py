@@ -30,7 +30,7 @@ def apply(
     record: Mapping[str, Any],
 ) -> int:
     """Write the additions and take out what they replace, in one commit; returns the table's new version."""
-    new = delta_log.open_on(target, changes, token, record) is None
+    new = delta_log.open_on(target, changes) is None
     text = delta_log.commit_text(token, dict(record))
     with delta_log.creating(target, new=new), _token(session, token, text):
         if new or changes.inserts_only or changes.removals is Removals.EVERYTHING:
@@ -57,7 +57,7 @@ def apply(
 def _token(session: SparkSession, token: Token, text: str) -> AbstractContextManager[None]:
     settings = {
         _TXN + "txnAppId": token.app_id,
-        _TXN + "txnVersion": str(token.txn),
+        _TXN + "txnVersion": str(token.number),
         _METADATA: text,
     }
     return _settings(session, settings)

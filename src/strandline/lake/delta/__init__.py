@@ -42,10 +42,10 @@ class DeltaFormat:
         table: Table,
         version: int,
         changes: ChangeSet,
-        token: Token,
-        record: Mapping[str, Any],
+        token: Token,  # noqa: ARG002 – other formats may look for it
+        record: Mapping[str, Any],  # noqa: ARG002
     ) -> str | None:
-        return log.overlooked(table, version, changes, token, record)
+        return log.overlooked(table, version, changes)
 
     def rows_at(self, table: Table, version: int, key: Key) -> list[dict[str, Any]] | None:
         return past.rows_at(table, version, key)

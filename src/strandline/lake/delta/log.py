@@ -141,9 +141,7 @@ def file_of(table: Table, path: str) -> Path:
     )
 
 
-def open_on(
-    table: Table, changes: ChangeSet, token: Token, record: Mapping[str, Any]
-) -> DeltaTable | None:
+def open_on(table: Table, changes: ChangeSet) -> DeltaTable | None:
     """The table to commit to; an error when it is not at its base, or what was found out by looking at it is void."""
     delta, base, seen = open_table(table), changes.base, changes.seen
     if base is not None and (delta is None or delta.version() != base):
@@ -157,7 +155,7 @@ def open_on(
     elif "deleted" in _roles(delta) and "deleted" not in changes.roles:
         other = "it has a delete flag now, which these rows lack"
     else:
-        other = _void(delta, range(seen + 1, delta.version() + 1), changes, token, record)
+        other = _void(delta, range(seen + 1, delta.version() + 1), changes)
     if other:
         raise CommitConflict(
             f"{table.label}: it was looked at in version {seen}, and {other}", hint="run again"
@@ -165,24 +163,17 @@ def open_on(
     return delta
 
 
-def overlooked(
-    table: Table, version: int, changes: ChangeSet, token: Token, record: Mapping[str, Any]
-) -> str | None:
+def overlooked(table: Table, version: int, changes: ChangeSet) -> str | None:
     """What `open_on` would have refused, and came after it while the commit of this version was made."""
     if changes.seen is None or version - 1 <= changes.seen:
         return None
-    return _void(
-        DeltaTable(table.location), range(changes.seen + 1, version), changes, token, record
-    )
+    return _void(DeltaTable(table.location), range(changes.seen + 1, version), changes)
 
 
-def _void(
-    delta: DeltaTable, versions: range, changes: ChangeSet, token: Token, record: Mapping[str, Any]
-) -> str | None:
+def _void(delta: DeltaTable, versions: range, changes: ChangeSet) -> str | None:
     """Which of these versions makes void what was found out by looking at the one before them.
 
-    What was compared with the table is void when anybody has touched a row since. An append is when its rows were
-    brought by a node of another name: that one has the same sources, and tokens of its own.
+    What was compared with the table is void when any writer has touched a row since. An append compares nothing.
     """
     for entry in delta.history(delta.version() + 1 - versions.start) if versions else ():
         operation, theirs = str(entry.get("operation", "")), record_of(entry) or {}
@@ -192,17 +183,9 @@ def _void(
             or operation.startswith(HARMLESS)
         ):
             continue
-        if changes.removals is not Removals.NOTHING or _same_rows(theirs, token, record):
+        if changes.removals is not Removals.NOTHING:
             return f"version {entry['version']} ({operation}) came meanwhile"
     return None
-
-
-def _same_rows(theirs: Mapping[str, Any], token: Token, record: Mapping[str, Any]) -> bool:
-    """Is this a batch of a node of another name that reads what ours reads?"""
-    if theirs.get("app_id") in (None, token.app_id):
-        return False
-    mine, other = (r.get("coverage") or {} for r in (record, theirs))
-    return bool(mine.get("origins")) and mine.get("origins") == other.get("origins")
 
 
 def add_system_columns(table: Table, add: Mapping[str, Column]) -> None:
@@ -305,10 +288,10 @@ def newest_commit(delta: DeltaTable, app_id: str) -> Commit | None:
         return None
     for entry in entries(delta):
         record = record_of(entry) or {}
-        if record.get("app_id") == app_id and record.get("number", record.get("batch")) == number:
+        if record.get("number") == number:
             metrics = entry.get("operationMetrics") or {}
             return Commit(int(entry["version"]), record, metrics=metrics)
-    return Commit(delta.version(), {"batch": number, "number": number})
+    return Commit(delta.version(), {"number": number})
 
 
 def entries(delta: DeltaTable) -> Iterator[dict[str, Any]]:
@@ -325,9 +308,10 @@ def entries(delta: DeltaTable) -> Iterator[dict[str, Any]]:
 def commit_text(token: Token, record: dict[str, Any]) -> str:
     """What a commit carries: the token and the batch's record, as one line of JSON."""
     carried = {
-        "app_id": token.app_id,
-        "batch": token.batch,
-        "number": token.txn,
+        "number": token.number,
+        "source": token.source,
+        "project": token.project,
+        "node": token.node,
         "run_id": token.run_id,
         **record,
     }
