@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--shape", choices=list(made.SHAPES), nargs="+", default=["wide"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["spark", "pandas"])
+    parser.add_argument("--only", choices=["spark", "local"])
     parser.add_argument("--workload", choices=[*KINDS, *DELETES, *HISTORY, *ALONE], nargs="+")
     parser.add_argument(
         "--no-feed",
@@ -62,7 +62,7 @@ def _all(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     if args.only != "spark":
         _in_process(folder, data, args, report)
     alone = ("quiet", "versions", "recovery")
-    if args.only != "pandas" and (
+    if args.only != "local" and (
         not args.workload or _wanted(args, *KINDS, *DELETES, *HISTORY, *alone)
     ):
         _spark(folder, data, args, report)

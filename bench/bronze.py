@@ -19,7 +19,7 @@ import duckdb
 from bench.measure import peak_memory
 from strandline.testing.projects import make_project
 
-LIMITS = {"pandas": 2048, "spark": 4096}  # MB, of all processes together
+LIMITS = {"local": 2048, "spark": 4096}  # MB, of all processes together
 MODES = ("append", "overwrite")
 
 

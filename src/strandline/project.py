@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from strandline.config.base import engine_name
 from strandline.config.load import Project, load_project
 from strandline.config.model import NodeConfig
 from strandline.config.resolve import control_location, secret_values
@@ -428,7 +429,8 @@ class StrandlineProject:
 
 def load(path: str | Path = ".", *, engine: str | None = None) -> StrandlineProject:
     """Load a project from a folder or a file."""
-    return StrandlineProject(load_project(path, engine), engine=engine)
+    name = None if engine is None else str(engine_name(str(engine)))
+    return StrandlineProject(load_project(path, name), engine=name)
 
 
 def _patterns(select: str | Iterable[str] | None) -> list[str]:

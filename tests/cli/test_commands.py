@@ -250,7 +250,7 @@ def test_json_is_all_there_is_on_stdout(cli: Call, shop: Path) -> None:
 
 def test_engine_can_be_overridden(cli: Call, shop: Path) -> None:
     file = shop / "strandline.yaml"
-    file.write_text(file.read_text().replace("engine: pandas", "engine: spark"))
+    file.write_text(file.read_text().replace("engine: local", "engine: spark"))
     assert cli("run", "--project-dir", "shop", "--engine", "pandas").code == 0
     assert cli("plan", "--project-dir", "shop", "--engine", "pandas", "--quiet").code == 0
 

@@ -70,7 +70,7 @@ def test_it_shows_what_changed(cli: Call, tmp_path: Path, monkeypatch: pytest.Mo
     ]
     assert all(r["before"] != r["after"] for r in told["changed_rows"])
     assert cli("status", "--project-dir", ".demo").code == 0
-    assert "engine: pandas " in (tmp_path / ".demo/strandline.yaml").read_text()
+    assert "engine: local " in (tmp_path / ".demo/strandline.yaml").read_text()
 
 
 def content(home: Path) -> dict[str, Counter[tuple[str, ...]]]:

@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from strandline.control import store as control_store
 from strandline.control.coverage import NOTHING
 from strandline.control.ledger import RunRow
 from strandline.control.store import DeltaStore
-from strandline.engine import control_store
 from strandline.errors import Fenced, StrandlineError, SystemRefused, TableError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)

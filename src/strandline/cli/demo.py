@@ -63,7 +63,7 @@ def demo(
             talk.say(
                 "Spark is not installed (pip install 'strandline[spark]'): the demo runs on the local engine."
             )
-            engine = EngineName.PANDAS
+            engine = EngineName.LOCAL
         engine = engine or EngineName.SPARK
         home = project_dir / (folder or ".demo")
         _prepare(home, engine)

@@ -59,4 +59,4 @@ def _without_project(project_dir: Path, engine: str | None) -> Iterator[Check] |
 
     more = "" if engine else "; --engine spark looks at Java and jars too"
     found = f"there is none in {project_dir.absolute()}: only the machine was looked at{more}"
-    return itertools.chain(machine(engine or "pandas"), [Check("project", True, found)])
+    return itertools.chain(machine(engine or "local"), [Check("project", True, found)])

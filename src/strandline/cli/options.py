@@ -15,7 +15,8 @@ class EngineName(StrEnum):
     """The engines to choose from."""
 
     SPARK = "spark"
-    PANDAS = "pandas"
+    LOCAL = "local"
+    PANDAS = "pandas"  # another word for it
 
 
 ProjectDir = Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -39,6 +39,14 @@ NO_FLAG = BeforeValidator(_no_flag)
 Number = Annotated[float, Field(ge=0), NO_FLAG]
 Whole = Annotated[int, Field(ge=0), NO_FLAG]
 Count = Annotated[int, Field(ge=1), NO_FLAG]
+
+
+def engine_name(name: object) -> object:
+    """The name of an engine as strandline knows it; `pandas` is another word for the local engine."""
+    return "local" if name == "pandas" else name
+
+
+EngineName = Annotated[Literal["spark", "local"], BeforeValidator(engine_name)]
 
 
 def sql_text(check: Callable[[str], object]) -> AfterValidator:

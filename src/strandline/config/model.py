@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from strandline.config.base import Count, Model, Number, Text, repeated, sql_text
+from strandline.config.base import Count, EngineName, Model, Number, Text, repeated, sql_text
 from strandline.config.connections import Connection
 from strandline.config.deletes import DeletesConfig
 from strandline.config.increments import SettingsConfig
@@ -213,7 +213,7 @@ class ProjectConfig(Model):
 
     ```yaml
     project: shop
-    engine: pandas
+    engine: local
     vars: {country: CH}
     include: [nodes/*.yaml]
     connections:
@@ -224,7 +224,7 @@ class ProjectConfig(Model):
     """
 
     project: Annotated[str, StringConstraints(pattern=PROJECT_NAME)]
-    engine: Literal["spark", "pandas"] = "spark"
+    engine: EngineName = "spark"
     spark: SparkConfig = Field(default_factory=SparkConfig)
     connections: dict[str, Connection] = Field(default_factory=dict)
     control: ControlConfig | None = None

@@ -18,12 +18,12 @@ def spark_installed() -> bool:
 
 def connect(name: str, project: Project) -> Platform:
     """The platform of that name, started."""
-    if name == "pandas":
+    if name == "local":
         from strandline.engine.local.workspace import LocalPlatform
 
         return LocalPlatform.start()
     if not spark_installed():
-        hint = "pip install 'strandline[spark]'; or run on the local engine with --engine pandas"
+        hint = "pip install 'strandline[spark]'; or run on the local engine with --engine local"
         raise EngineError("Spark is not installed: there is no package `pyspark`", hint=hint)
     from strandline.engine.spark.session import SparkPlatform
 

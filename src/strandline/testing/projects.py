@@ -14,7 +14,7 @@ from strandline.project import StrandlineProject, load
 
 
 def make_project(
-    folder: Path, nodes: Sequence[Mapping[str, Any]], *, engine: str = "pandas", **more: Any
+    folder: Path, nodes: Sequence[Mapping[str, Any]], *, engine: str = "local", **more: Any
 ) -> StrandlineProject:
     """Write and load a project with connections `files` (landing/) and `lake` (lake/); `more` adds top-level keys."""
     connections = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from sqlglot import exp
 
+from strandline.config.base import EngineName
 from strandline.config.deletes import DeleteDetectionConfig, DeleteDetectionMode
 from strandline.errors import TransformError
 from strandline.sql.dedupe import newest_per_key
@@ -209,7 +210,7 @@ class PythonParams(Params):
     """A function of yours, by its dotted path: a frame in, a frame out, for the engine it is written for."""
 
     function: str = Field(pattern=r"^[A-Za-z_][\w.]*[.:][A-Za-z_]\w*$")
-    engine: Literal["spark", "pandas"]
+    engine: EngineName
     params: dict[str, Any] = Field(default_factory=dict)
 
 

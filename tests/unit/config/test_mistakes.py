@@ -28,7 +28,7 @@ MODEL: dict[str, tuple[str, str, int, str, str, str | None]] = {
     "key of metadata": ("add_metadata: true", "add_metadata: {extracted: true}", 11, f"{BRONZE}.write.add_metadata.extracted", "unknown key `extracted`", "did you mean `extracted_at`?"),
     "missing": (APPEND, "tags: []", 9, f"{BRONZE}.write", "`write` is missing", None),
     "bad literal": ("mode: append", "mode: apend", 11, f"{BRONZE}.write.mode", "expected one of `append`, `overwrite`, `upsert`, `scd2`, found 'apend' (text)", "did you mean `append`?"),
-    "bad engine": ("engine: pandas", "engine: polars", 2, "engine", "expected one of `spark`, `pandas`, found 'polars' (text)", None),
+    "bad engine": ("engine: pandas", "engine: polars", 2, "engine", "expected one of `spark`, `local`, found 'polars' (text)", None),
     "bad connection type": ("{type: files, path: landing}", "{type: file, path: landing}", 5, "connections.files.type", "expected one of `sql`, `files`, `lake`, found 'file' (text)", "did you mean `files`?"),
     "no connection type": ("{type: files, path: landing}", "{path: landing}", 5, "connections.files.type", "`type` is missing", "it is one of `sql`, `files`, `lake`"),
     "key of a connection": ("{type: files, path: landing}", "{type: files, pth: landing, path: x}", 5, "connections.files.pth", "unknown key `pth`", "did you mean `path`?"),

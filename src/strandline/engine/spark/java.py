@@ -22,7 +22,7 @@ def ensure_java() -> None:
             return
     raise EngineError(
         f"Spark needs Java {_OLDEST} or newer, and none was found",
-        hint="Debian: apt-get install openjdk-17-jre-headless; or set JAVA_HOME; or run with --engine pandas",
+        hint="Debian: apt-get install openjdk-17-jre-headless; or set JAVA_HOME; or run with --engine local",
     )
 
 
