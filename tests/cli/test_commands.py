@@ -162,7 +162,7 @@ def test_status_explains_a_batch_that_never_ended(cli: Call, shop: Path) -> None
     store = strandline.load(shop).store
     rows = [r for r in store.states() if r.node == "gold_revenue"]
     begun = {"batch_id": "gold_revenue/2", "batch_status": "RUNNING", "batch_completed_at": None}
-    assert store.put([replace(r, **begun) for r in rows])
+    assert store.put([replace(r, **begun) for r in rows], rows[0].revision)
     assert "at work now, or killed" in cli("status", "--project-dir", "shop").out
 
 
@@ -184,9 +184,8 @@ def test_status_promises_no_run_of_a_node_that_left(cli: Call, shop: Path, statu
     cli("run", "--project-dir", "shop")
     store = strandline.load(shop).store
     begun = {"batch_id": "gold_revenue/2", "batch_status": status, "batch_completed_at": None}
-    assert store.put(
-        [replace(r, **begun) for r in [r for r in store.states() if r.node == "gold_revenue"]]
-    )
+    rows = [r for r in store.states() if r.node == "gold_revenue"]
+    assert store.put([replace(r, **begun) for r in rows], rows[0].revision)
     file = shop / "strandline.yaml"
     there = file.read_text()
     file.write_text(there.replace("name: gold_revenue", "name: gold_income"))

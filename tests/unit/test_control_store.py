@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from strandline.control import store as control_store
-from strandline.control.coverage import NOTHING
-from strandline.control.ledger import RunRow
+from strandline.control.coverage import NOTHING, Coverage
+from strandline.control.ledger import ControlRow, RunRow
 from strandline.control.store import DeltaStore
-from strandline.errors import Fenced, StrandlineError, SystemRefused, TableError
+from strandline.errors import StrandlineError, SystemRefused, TableError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 ROW = RunRow(
@@ -35,11 +35,11 @@ def test_many_batches_leave_few_files_and_every_row(
     monkeypatch.setattr(control_store, "_TIDY", 5)
     store = DeltaStore(tmp_path)
     for number in range(1, 24):
-        store.log(batch(number))
+        store.log(batch(number), number)
     assert len(DeltaTable(str(tmp_path / "etl_runs")).file_uris()) <= 6
     assert [r.batch for r in store.runs()] == list(range(23, 0, -1))
-    with pytest.raises(Fenced):
-        store.log(batch(23, "another"))
+    store.log(batch(23), 23)  # whoever finishes a record may come second
+    assert (len(store.runs()), store.told(ROW.line)) == (23, 23)
     assert (tmp_path / "etl_runs" / "_delta_log" / "_last_checkpoint").exists()
 
 
@@ -121,3 +121,39 @@ def test_whatever_else_goes_wrong_is_not_tried_again(
         DeltaStore(tmp_path).log(batch(1))
     assert not raised.value.retryable
     assert raised.value.hint
+
+
+def state(run_id: str, number: int | None, revision: int = 0) -> ControlRow:
+    """What a batch puts: after a commit with this number, or after none."""
+    coverage = Coverage(run=run_id, commit=number or 1, committed=number is not None)
+    return ControlRow(
+        "lake.t", "erp.s", None, f"{run_id}/n", NOW, NOW, "SUCCESS", 1, 1, None, NOW, "n", None, None, None, coverage,
+        "p", "id", "source", revision,
+    )  # fmt: skip
+
+
+def test_a_batch_without_a_commit_replaces_only_the_state_that_it_has_looked_at(
+    tmp_path: Path,
+) -> None:
+    store = DeltaStore(tmp_path)
+    assert store.put([state("a", 1)], 0) == 1
+    assert store.put([state("b", None)], 1) == 2
+    assert store.put([state("c", None)], 1) is None  # it has not seen what b has put
+    assert store.put([state("d", 2)], 1) == 3  # a commit is true, whatever its runner has seen
+    assert store.put([state("e", 2)], 3) is None  # but it is recorded once
+    assert [r.covered.run for r in store.states()] == ["d"]
+
+
+def test_the_sources_of_one_table_have_states_of_their_own(tmp_path: Path) -> None:
+    store = DeltaStore(tmp_path)
+    other = replace(state("b", 2), source="elsewhere")
+    assert (store.put([state("a", 1)], 0), store.put([other], 0)) == (1, 2)
+    assert sorted(r.covered.run or "" for r in store.states()) == ["a", "b"]
+
+
+def test_a_control_table_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
+    store = DeltaStore(tmp_path)
+    store.put([state("a", 1)], 0)
+    DeltaTable(str(tmp_path / "etl_control")).alter.set_table_description("a later shape")
+    with pytest.raises(TableError, match=r"etl_control in .* has another shape: .*a later shape"):
+        store.states()

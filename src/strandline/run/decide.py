@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.control.holds import open_holds, unapprovable
@@ -21,18 +21,20 @@ class Held:
 
     def by_node(self) -> dict[str, list[ChangeRow]]:
         """The held deletes that no person has decided on yet, by the node that writes their table."""
+        return self._grouped(open_holds(self.changes))
+
+    def _grouped(self, open_: Mapping[str, Sequence[ChangeRow]]) -> dict[str, list[ChangeRow]]:
+        """Held deletes by node; not those of tables that were made anew, or that no node here has written."""
         writers, found = self._writers(), dict[str, list[ChangeRow]]()
-        for table, rows in open_holds(self.changes).items():
-            for row in rows if table in writers else ():
-                found.setdefault(self._writer(writers, row), []).append(row)
+        for row in (r for rows in open_.values() for r in rows):
+            if job := self._job(writers, row):
+                found.setdefault(job.node.name, []).append(row)
         return found
 
     def of_run(self, run_id: str) -> dict[str, list[ChangeRow]]:
         """The open holds of a run, in the order of the graph; an error when there are none."""
-        found, writers = open_holds(self.changes, run_id), self._writers()
-        by_node: dict[str, list[ChangeRow]] = {}
-        for row in (r for table, rows in found.items() if table in writers for r in rows):
-            by_node.setdefault(self._writer(writers, row), []).append(row)
+        found = open_holds(self.changes, run_id)
+        by_node = self._grouped(found)
         if known := {
             job.node.name: by_node[job.node.name] for job in self.jobs if job.node.name in by_node
         }:
@@ -45,8 +47,7 @@ class Held:
                 f"run `{run_id}` holds deletes of {tables}, which no node of this project writes now",
                 hint=f"bring back the node that did ({names}) to approve or reject them",
             )
-        held = [r for t, rows in open_holds(self.changes).items() if t in writers for r in rows]
-        others = sorted({r.run_id for r in held})
+        others = sorted({r.run_id for rows in self.by_node().values() for r in rows})
         hint = f"deletes are held by: {', '.join(others)}" if others else "no deletes are held"
         raise UsageError(
             f"run `{run_id}` holds no deletes", hint=did_you_mean(run_id, others) or hint
@@ -57,6 +58,8 @@ class Held:
         job = next(j for j in self.jobs if j.node.name == name)
         looks = job.node.write.keyed and job.detection is not None
         why = unapprovable(held, name, job.node.write.keys, looks=looks)
+        if job.node.name not in {j.node.name for j in self._writers().get(held[0].table_id, ())}:
+            why = f"node `{name}` writes {job.target.label} now, and they are held for {held[0].target_table}"
         hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
         if why is None:
             return None
@@ -72,8 +75,10 @@ class Held:
                 found.setdefault(state.table_id, []).append(job)
         return found
 
-    @staticmethod
-    def _writer(writers: dict[str, list[Job]], row: ChangeRow) -> str:
-        """The node that looks for this delete: of several that write its table, the one with its source."""
-        jobs = writers[row.table_id]
-        return next((j for j in jobs if j.source == row.source), jobs[0]).node.name
+    def _job(self, writers: Mapping[str, Sequence[Job]], row: ChangeRow) -> Job | None:
+        """The node that looks for this delete: the one that writes its table, else the one that did, if it writes another."""
+        jobs = writers.get(row.table_id, ())
+        if jobs:
+            return next((j for j in jobs if j.source == row.source), jobs[0])
+        moved = (j for j in self.jobs if j.node.name == row.node)
+        return next((j for j in moved if j.target.label != row.target_table), None)

@@ -277,7 +277,8 @@ class Runner(Recorder):
             this = self.after(job, look)
             before = self.remembering(job, this, look).past.before
             memory = look.records.memory
-            held = max(0, memory.held - len(holds))
+            mine = holds[0].table_id == look.records.table_id
+            held = max(0, memory.held - len(holds)) if mine else memory.held
             coverage = replace(memory, undoes=None, before=before, held=held)
             note = f"{plural(len(holds), 'held delete')} {agree(len(holds), 'is', 'are')} rejected"
             try:
