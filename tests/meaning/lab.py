@@ -70,16 +70,16 @@ class MemoryStore:
         self.rows = after
         return max(r.revision for r in after if r.line == rows[0].line)
 
-    def log(self, row: RunRow, revision: int = 0) -> None:  # noqa: ARG002
+    def log(self, row: RunRow, revision: int = 0) -> None:
         self.logged.append(row)
 
     def told(self, line: tuple[str, str]) -> int:
         return max((r.revision for r in self.rows if r.line == line), default=0)
 
-    def log_changes(self, token: Token, batch: int, rows: Sequence[ChangeRow]) -> None:  # noqa: ARG002
+    def log_changes(self, token: Token, batch: int, rows: Sequence[ChangeRow]) -> None:
         self.noted += rows
 
-    def changes(self, node: str | None = None) -> list[ChangeRow]:  # noqa: ARG002
+    def changes(self, node: str | None = None) -> list[ChangeRow]:
         return self.noted
 
     def notebook(self) -> Notebook | None:

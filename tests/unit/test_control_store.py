@@ -18,15 +18,14 @@ from strandline.errors import StrandlineError, SystemRefused, TableError
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 ROW = RunRow(
-    "run", "p", "n", 0, "lake.t", "success", NOW, NOW, 0.1, 1, 1, 0, 0, 0, 0, None, "p/n/0", NOTHING, "[]", None, "id", "source"
+    "run", "p", "n", 0, "lake.t", "success", NOW, NOW, 0.1, 1, 1, 0, 0, 0, 0, None, "p/n/0", NOTHING, "[]", None,
+    "id", "source",
 )  # fmt: skip
 
 
 def batch(number: int, run_id: str = "run") -> RunRow:
     at = NOW + timedelta(hours=number)
-    return replace(
-        ROW, run_id=run_id, batch=number, started_at=at, completed_at=at
-    )
+    return replace(ROW, run_id=run_id, batch=number, started_at=at, completed_at=at)
 
 
 def test_many_batches_leave_few_files_and_every_row(

@@ -134,7 +134,7 @@ def pin(job: Job, state: TableState, feed: Feed | None) -> Pin:
 def read_sources(job: Job, engine: Engine) -> Slice:
     """Scan every source; lake tables at the version they have now, limited reads once and for all."""
     found = {i.alias: (i, _read(job, engine, i)) for i in job.inputs}
-    sources = {i.label: pin(job, r.state, r.feed) for i, r in found.values() if r.state is not None}
+    sources = {i.key: pin(job, r.state, r.feed) for i, r in found.values() if r.state is not None}
     versions = {i.label: r.state.version for i, r in found.values() if r.state is not None}
     only = next(iter(found.values()))[1]
     evidence = _together([r.evidence for _, r in found.values()])

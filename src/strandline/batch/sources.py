@@ -69,10 +69,8 @@ class Sources:
         return state
 
     def pins(self) -> dict[str, Pin]:
-        """The id and version of every lake table, for the records; positions of other loads stay."""
-        found = dict(self.job.past.memory.sources)
-        labels = {i.label for i in self.job.inputs}
-        found = {k: v for k, v in found.items() if "#" in k and k.split("#")[0] in labels}
+        """The id and version of every lake table, for the records."""
+        found = {}
         for input_ in self.job.inputs:
             state = self.states[input_.alias]
             if state is not None:

@@ -129,7 +129,9 @@ def merged(
     if first.batch_status == "SUCCESS" and first.covered.committed:
         if (first.covered.commit or 0) <= (covered(mine).commit or 0):
             return None
-    elif revision != seen:
+    elif revision != seen or (
+        first.batch_status != "SUCCESS" and any(_made_by(r, first) for r in there)
+    ):
         return None
     if first.batch_status != "SUCCESS":
         new = [_unfinished(r, mine, state) for r in rows]
@@ -153,9 +155,17 @@ def _healed(row: ControlRow, done: ControlRow) -> ControlRow | None:
     return replace(row, batch_status="SUCCESS", error_message=None) if row.coverage else None
 
 
+def _made_by(row: ControlRow, batch: ControlRow) -> bool:
+    """Has this batch made its table, so that what failed came after its end?"""
+    same = row.batch_id == batch.batch_id and row.table_id != batch.table_id
+    return same and row.coverage is not None and row.target_table == batch.target_table
+
+
 def _attempt(row: ControlRow, made: ControlRow) -> bool:
-    """Is this the record of an attempt to make the table that has now been made from the same source?"""
-    same = row.source == made.source and row.target_table == made.target_table
+    """Is this the record of an attempt to make the table that has now been made?"""
+    same = made.target_table == row.target_table and (
+        made.source == row.source or (made.project, made.node) == (row.project, row.node)
+    )
     return (
         same
         and row.coverage is None

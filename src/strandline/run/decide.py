@@ -58,7 +58,8 @@ class Held:
         job = next(j for j in self.jobs if j.node.name == name)
         looks = job.node.write.keyed and job.detection is not None
         why = unapprovable(held, name, job.node.write.keys, looks=looks)
-        if job.node.name not in {j.node.name for j in self._writers().get(held[0].table_id, ())}:
+        state = describe(job.target)
+        if state and state.table_id != held[0].table_id:
             why = f"node `{name}` writes {job.target.label} now, and they are held for {held[0].target_table}"
         hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
         if why is None:
@@ -76,9 +77,10 @@ class Held:
         return found
 
     def _job(self, writers: Mapping[str, Sequence[Job]], row: ChangeRow) -> Job | None:
-        """The node that looks for this delete: the one that writes its table, else the one that did, if it writes another."""
+        """The node that looks for this delete: it writes its table, or did and writes another one now."""
         jobs = writers.get(row.table_id, ())
         if jobs:
             return next((j for j in jobs if j.source == row.source), jobs[0])
         moved = (j for j in self.jobs if j.node.name == row.node)
-        return next((j for j in moved if j.target.label != row.target_table), None)
+        gone = (j for j in moved if j.target.label != row.target_table or not describe(j.target))
+        return next(gone, None)

@@ -252,7 +252,7 @@ class Runner(Recorder):
             run_id=self.run_id,
             project=job.project.config.project,
             node=job.node.name,
-            batch=this.number,
+            batch=max(this.number, *(h.batch + 1 for h in holds)),  # after what it decides on
             verb=verb,
             reason=f"{verb.removesuffix('e')}ed by a person; held by run {holds[0].run_id}",
             at=at,
@@ -272,7 +272,8 @@ class Runner(Recorder):
         point("reject.before", job.node.name)
         look, _ = self.settle(job, began)
         still = open_holds(self.store.changes(), holds[0].run_id).get(holds[0].table_id, [])
-        self.decide(job, "reject", still or holds)
+        holds = still or holds
+        self.decide(job, "reject", holds)
         while True:
             this = self.after(job, look)
             before = self.remembering(job, this, look).past.before
@@ -281,10 +282,11 @@ class Runner(Recorder):
             held = max(0, memory.held - len(holds)) if mine else memory.held
             coverage = replace(memory, undoes=None, before=before, held=held)
             note = f"{plural(len(holds), 'held delete')} {agree(len(holds), 'is', 'are')} rejected"
+            end = Ending(Counts(held=held), 0, None, {}, coverage, (note,))
+            if look.state is None:  # a table that is gone has no state
+                return self.tell(this, began, end, 0)
             try:
-                return self.record(
-                    this, began, Ending(Counts(held=held), 0, None, {}, coverage, (note,))
-                )
+                return self.record(this, began, end)
             except (
                 Fenced
             ):  # a run has gone on meanwhile: the decision stands, and its record comes after

@@ -167,7 +167,7 @@ def _job(jobs: Sequence[Job], taking: Taking) -> tuple[int, Job] | None:
     found = [
         (job.source != row.source, i, job)
         for i, job in enumerate(jobs)
-        if (state := describe(job.target)) and state.table_id == row.table_id
+        if _id_of(job) == row.table_id
     ]
     found = found or [
         (False, i, job)
@@ -178,6 +178,15 @@ def _job(jobs: Sequence[Job], taking: Taking) -> tuple[int, Job] | None:
         return None
     _, i, job = min(found, key=lambda f: f[:2])
     return i, replace(job, instead=row.source)
+
+
+def _id_of(job: Job) -> str | None:
+    """The id of the table that a node writes; None when there is none, or it cannot be read."""
+    try:
+        state = describe(job.target)
+    except StrandlineError:
+        return None
+    return state.table_id if state else None
 
 
 def of_node(job: Job, run_id: str, store: Store) -> Taking | None:
