@@ -28,6 +28,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 START = datetime(2024, 5, 1, tzinfo=UTC)
 EVENTS = "__events"  # how the table of a history's events is called after it
+PINNED = {
+    "connections": {
+        "files": {"type": "files", "path": "landing", "identity": "files"},
+        "lake": {"type": "lake", "path": "lake", "identity": "lake"},
+    }
+}
+"""For projects that are copied: their sources are the same ones, wherever their folder is."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +230,17 @@ def picture(folder: Path, tables: tuple[str, ...] = ("t",)) -> dict[str, Any]:
         found[name] = (frame.columns, sorted(rows.items()))
     for row in store.all_control():
         facts = row.coverage.as_dict()
-        own = {"run", "batch", "committed", "target", "sources", "at", "window", "snapshot", "feed"}
+        own = {
+            "run",
+            "batch",
+            "before",
+            "committed",
+            "target",
+            "sources",
+            "at",
+            "window",
+            "snapshot",
+        }
         found[f"record of {row.node}"] = (
             row.batch_status,
             {k: v for k, v in facts.items() if k not in own},

@@ -263,13 +263,15 @@ class StrandlineProject:
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
         """
         held = self._held
-        holds = held.of_run(run_id)
+        again = held.approved(run_id)  # by a command that died before it applied them
+        holds = held.of_run(run_id, none=bool(again))
         refused = {n: error for n, rows in holds.items() if (error := held.unapprovable(n, rows))}
-        chosen = [n for n in holds if n not in refused]
+        decided = [n for n in holds if n not in refused]
+        chosen = [n for n in self.graph.order if n in again or n in decided]
         if not chosen:
             raise next(iter(refused.values()))
         runner, clock = self._runner(), _now()
-        for name in chosen:  # first the decision, for whichever run comes to apply it
+        for name in decided:  # first the decision, for whichever run comes to apply it
             runner.decide(Job(self.config, self._node(name), clock), "approve", holds[name])
         result = self.run(exactly=chosen, runner=runner, observer=observer, check=check, **how)
         if not refused:

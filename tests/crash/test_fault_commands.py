@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crashing import Runs, agrees, picture, step
+from tests.crashing import PINNED, Runs, agrees, picture, step
 
 from strandline import failpoints
 from strandline.testing.projects import make_project
@@ -44,6 +44,7 @@ def holding(folder: Path, runs: Runs) -> dict[str, Any]:
     make_project(
         folder,
         [{"name": n, "read": READ, "transform": look, "write": write} for n, write in writes],
+        **PINNED,
     )
     runs.ran(folder, ONE, 1, "success")
     return {"run_id": runs.ran(folder, TWO, 2, "held").result["run_id"]}
@@ -60,7 +61,7 @@ def in_a_row(folder: Path, **read: Any) -> None:
         "transform": {"steps": [newest]},
         "write": write,
     }
-    make_project(folder, [a, b])
+    make_project(folder, [a, b], **PINNED)
 
 
 def failed(folder: Path, runs: Runs) -> dict[str, Any]:

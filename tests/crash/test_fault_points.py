@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crashing import EVENTS, Runs, agrees, picture
+from tests.crashing import EVENTS, PINNED, Runs, agrees, picture
 
 from strandline.failpoints import POINTS
 from strandline.project import load
@@ -123,13 +123,13 @@ def project(folder: Path, mode: str, *, soft: bool) -> None:
         mode == "append"
     ):  # without a mark, a full read would append everything again, each time it is run
         node["read"]["incremental"] = {"mode": "stateful", "column": "u"}
-    make_project(folder, [node | ({"transform": {"steps": steps}} if steps else {})])
+    make_project(folder, [node | ({"transform": {"steps": steps}} if steps else {})], **PINNED)
 
 
 def recorded(folder: Path) -> bool:
     """Do the records know the second batch?"""
     return any(
-        (r.batch_id, r.batch_status) == ("n/2", "SUCCESS") for r in load(folder).store.all_control()
+        (r.revision, r.batch_status) == (2, "SUCCESS") for r in load(folder).store.all_control()
     )
 
 

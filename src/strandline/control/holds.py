@@ -26,9 +26,9 @@ def open_holds(
     return found
 
 
-def approved(changes: Iterable[ChangeRow], table_id: str) -> bool:
-    """Is there a delete of the table that a person has approved and no batch has applied yet?"""
-    return any(r.verb == "approve" and r.table_id == table_id for r in _newest(changes))
+def approvals(changes: Iterable[ChangeRow]) -> list[ChangeRow]:
+    """The deletes that a person has approved and no batch has applied yet."""
+    return [r for r in _newest(changes) if r.verb == "approve"]
 
 
 def _newest(changes: Iterable[ChangeRow]) -> list[ChangeRow]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.control.holds import open_holds, unapprovable
+from strandline.control.holds import approvals, open_holds, unapprovable
 from strandline.control.ledger import ChangeRow
 from strandline.errors import UsageError, did_you_mean
 from strandline.lake import describe
@@ -31,14 +31,16 @@ class Held:
                 found.setdefault(job.node.name, []).append(row)
         return found
 
-    def of_run(self, run_id: str) -> dict[str, list[ChangeRow]]:
-        """The open holds of a run, in the order of the graph; an error when there are none."""
+    def of_run(self, run_id: str, *, none: bool = False) -> dict[str, list[ChangeRow]]:
+        """The open holds of a run, in the order of the graph; an error when there are none, unless that is fine."""
         found = open_holds(self.changes, run_id)
         by_node = self._grouped(found)
         if known := {
             job.node.name: by_node[job.node.name] for job in self.jobs if job.node.name in by_node
         }:
             return known
+        if none:
+            return {}
         if found:
             rows = [r for held in found.values() for r in held]
             names = ", ".join(f"`{n}`" for n in sorted({r.node for r in rows}))
@@ -53,6 +55,14 @@ class Held:
             f"run `{run_id}` holds no deletes", hint=did_you_mean(run_id, others) or hint
         )
 
+    def approved(self, run_id: str) -> set[str]:
+        """The nodes with deletes that the run held, that a person has approved, and that no batch has applied."""
+        of_run = {(c.table_id, c.key_hash) for c in self.changes if c.run_id == run_id}
+        rows = [r for r in approvals(self.changes) if (r.table_id, r.key_hash) in of_run]
+        writers = self._writers()
+        jobs = (self._job(writers, row) for row in rows if row.table_id in writers)
+        return {job.node.name for job in jobs if job}
+
     def unapprovable(self, name: str, held: Sequence[ChangeRow]) -> UsageError | None:
         """Why no run can apply the held deletes of a node; None when one can look again for their keys."""
         job = next(j for j in self.jobs if j.node.name == name)
@@ -62,6 +72,9 @@ class Held:
         if state and state.table_id != held[0].table_id:
             why = f"node `{name}` writes {job.target.label} now, and they are held for {held[0].target_table}"
         hint = f"set it back and approve then, or end them: strandline reject {held[0].run_id}"
+        if why is None and state is None:
+            why = f"the table {job.target.label} is gone, and what is held ends with it"
+            hint = f"a run makes it anew from its sources: strandline run --select {name}"
         if why is None:
             return None
         return UsageError(

@@ -15,7 +15,7 @@ from strandline.batch.prepare import Entry, Ready, plan_node, prepare, readied
 from strandline.config.deletes import DeleteDetectionMode
 from strandline.control import fence, ledger
 from strandline.control.coverage import NOTHING, Before, Coverage
-from strandline.control.holds import approved, open_holds
+from strandline.control.holds import approvals, open_holds
 from strandline.control.ledger import Batch, ChangeRow, ControlRow, Records, RunRow
 from strandline.engine.base import Engine
 from strandline.errors import CommitConflict, Fenced, Overtaken
@@ -304,12 +304,16 @@ class Runner(Recorder):
             feed=self._feed,
             notebook=notebook,
             said=found.said,
-            approved=bool(memory.held) and approved(self.store.changes(), this.records.table_id),
+            approved=bool(memory.held) and self._approved(this.records.table_id),
         )
         token = this.token
         return replace(
             job, batch=this.number, batch_id=token.batch_id, number=token.number, past=past
         )
+
+    def _approved(self, table_id: str) -> bool:
+        """Has a person approved deletes of a table that no batch has applied yet?"""
+        return any(r.table_id == table_id for r in approvals(self.store.changes()))
 
     def _feed(self, target: Table) -> Feed | None:
         """How a table was last fed by a node."""
