@@ -76,7 +76,7 @@ def check(folder: Path, batches: int, losers: dict[tuple[str, str], str]) -> Non
     alive = counting(project(folder).store.runs())
     for (run, node), message in losers.items():
         assert not [x for x in alive if x[:2] == (run, node)]
-        assert "holds batch" in message
+        assert "has done this batch" in message
         assert run not in message
 
 
@@ -309,7 +309,7 @@ def test_a_runner_that_was_stopped_and_wakes_up_late(
         assert late["a"]["status"] == "fenced"
         assert (
             winner.run_id in late["a"]["error"]["message"]
-            or "holds batch" in late["a"]["error"]["message"]
+            or "has done this batch" in late["a"]["error"]["message"]
         )
         assert late["b"]["status"] == "skipped"
     assert project(tmp_path).run(platform=pandas_platform).exit_code == 0
