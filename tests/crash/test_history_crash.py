@@ -22,14 +22,16 @@ if sys.argv[2] == "pandas":
     from strandline.engine.local.workspace import LocalWorkspace as Workspace
 else:
     from strandline.engine.spark.workspace import SparkWorkspace as Workspace
-apply, log = Workspace.apply, DeltaStore.log
+apply, put = Workspace.apply, DeltaStore.put
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 def until_the_table(self, table, *args):
     return apply(self, table, *args) if table.location.endswith("__events") else die()
 if sys.argv[3] == "table":
     Workspace.apply = until_the_table
 else:
-    DeltaStore.log = die
+    DeltaStore.put = lambda self, rows, seen: (
+        die() if rows[0].batch_status == "SUCCESS" else put(self, rows, seen)
+    )
 load(sys.argv[1], engine=sys.argv[2]).run()
 """
 

@@ -142,7 +142,7 @@ def prepare(
     _refuse_null(job, engine, new, course)
     landing = _landing(book, shape, new, course)
     outcome = folded(
-        job, engine, _touched(job, engine, book, new.relation, course, state), course, state
+        job, engine, _touched(engine, book, new.relation, course, state), course, state
     )
     told = _told(engine, outcome, judged, course)
     counts = replace(outcome.changes.counts or Counts(), held=judged.held)
@@ -350,7 +350,7 @@ class Touched:
 
 
 def _touched(
-    job: Job, engine: Engine, book: Book, new: Relation, course: Course, state: TableState | None
+    engine: Engine, book: Book, new: Relation, course: Course, state: TableState | None
 ) -> Touched:
     """The keys of new events; also of those that a dead run left unfolded, and all of them when there is no table."""
     names = [*course.columns.names, INSTANT, events.KIND]
@@ -358,15 +358,11 @@ def _touched(
     if book.rows is None:
         return Touched(new, mine)
     keys = new
-    if state is None or (
-        book.state and book.state.commit and book.state.commit.number >= job.number
-    ):
+    shown = state.commit.number if state and state.commit else 0
+    if state is None or (book.state and book.state.commit and book.state.commit.number > shown):
         old = select(*map(col, course.keys)).from_(table(book.rows.name))
-        old = (
-            old
-            if state is None
-            else old.where(exp.GTE(this=col(BATCH), expression=lit(job.number)))
-        )
+        if state is not None:
+            old = old.where(exp.GT(this=col(BATCH), expression=lit(shown)))
         both = exp.union(select(*map(col, course.keys)).from_(table(new.name)), old, distinct=False)
         keys = engine.query(both)
     stored = events.of_keys(book.rows, keys, course, events.values_of(book.rows, course))
@@ -423,5 +419,5 @@ def compiled(job: Job, engine: Engine, made: Transformed, state: TableState | No
     come, course, _ = _come(job, engine, book, made.rows, state)
     new = engine.query(events.fresh(come, book.rows, course))
     return folded(
-        job, engine, _touched(job, engine, book, new, course, state), course, state
+        job, engine, _touched(engine, book, new, course, state), course, state
     ).made.proposal.rows

@@ -120,6 +120,12 @@ class Coverage:
         """True unless nothing at all is recorded."""
         return self != NOTHING
 
+    def from_elsewhere(self) -> Coverage:
+        """What it says for a node that reads another source now: all but how far this one was read."""
+        unread = replace(self, marks={}, window={}, future={}, sources={}, snapshot=None)
+        unread = replace(unread, files=None, missed=None, digest=None, feed=None, undoes=None)
+        return unread.put_back()
+
     def of_table(self) -> Coverage:
         """What it says of the table itself: it holds for another source of that table too."""
         return Coverage(

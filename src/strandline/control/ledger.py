@@ -217,6 +217,7 @@ class Records:
     table_id: str
     source: str
     rows: Sequence[ControlRow] = ()  # of the table, and of attempts to make it
+    writer: tuple[str, str] = ("", "")  # the names of project and node
 
     @property
     def mine(self) -> list[ControlRow]:
@@ -257,11 +258,16 @@ class Records:
     def memory(self) -> Coverage:
         """What holds for the next batch: how far its source was read, and what is known of the table."""
         mine, table = newest(self.mine), newest(self.rows)
+        left = newest(r for r in self.rows if (r.project, r.node) == self.writer)
         if table is None:
             return NOTHING
         if mine is None:
-            return table.covered.of_table()
-        return mine.covered.with_table_of(table.covered)
+            known = left.covered.from_elsewhere() if left else table.covered.of_table()
+        elif left and left.revision > mine.revision:  # its node has read another source since
+            known = replace(mine.covered, sources={}, digest=None)
+        else:
+            known = mine.covered
+        return known.with_table_of(table.covered)
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,12 @@ def commit_of(table: Table, token: Token) -> Commit | None:
 
 
 def newest_from(table: Table, source: str, after: int = 0) -> Commit | None:
-    """The newest commit of ours from a source with a number above this one; None when there is none."""
+    """The newest commit of ours from a source with a number above this one; None when there is none.
+
+    What came before a commit of another writer that replaced the whole table is no longer in it.
+    """
     for commit in format_of(table).history(table):
-        if commit.ours and commit.number <= after:
+        if (commit.ours and commit.number <= after) or (commit.replaces and not commit.ours):
             return None
         if commit.ours and commit.source == source:
             return commit

@@ -36,11 +36,13 @@ def left(
         return Left()
     if not found.known:
         return Left(said=_another(job, before))
-    known = records.last.target or 0
+    known = records.last.target
+    if known is None:
+        return Left(found, records.last.batch)
     if known > state.version:  # an older copy of the table was put back
         older = newest_from(job.target, job.source)
         return Left(Coverage.in_commit(older.record), older.batch_id) if older else Left()
-    if known and known < state.version and (standing := _removed(job, state.version, known)):
+    if known < state.version and (standing := _removed(job, state.version, known)):
         return _moved_back(job, found, standing)
     return Left(found, records.last.batch)
 
@@ -73,7 +75,8 @@ def _moved_back(job: Job, found: Coverage, standing: Standing) -> Left:
     if batch is None:
         told += _anew(job)
     else:
-        told += f"the newest batch still in the table is of run {batch.run_id}: the source is read on from there"
+        number = batch.record.get("batch")
+        told += f"the newest batch that is still in the table is {number}, and the source is read on from there"
     warned = _warned(found, older, told)
     return Left(found.with_position_of(older), batch.batch_id if batch else None, warned)
 

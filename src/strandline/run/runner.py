@@ -113,7 +113,7 @@ class Runner(Recorder):
         place = ledger.table_key(job.target, None)
         rows = [r for r in states if r.table_id in (key, place)]
         others = [r for r in states if r.target_table == job.target.label and r not in rows]
-        records = Records(key, job.source, rows)
+        records = Records(key, job.source, rows, (job.project.config.project, job.node.name))
         events = describe(job.events, APP) if job.events else None
         first = events.commit if events else None
         landed = self.landed(job, state, first, records.last.commit or 0)
