@@ -65,7 +65,7 @@ def test_only_what_failed_is_tried_again(cli: Call, shop: Path) -> None:
 def test_status_and_history_tell_of_a_recovery(cli: Call, shop: Path) -> None:
     from strandline import failpoints
 
-    with failpoints.armed("log.before@silver_orders:raise"):
+    with failpoints.armed("put.before@silver_orders:raise"):
         assert cli("run", *SHOP).code == 1
     assert cli("run", *SHOP).code == 0
     states = {n["name"]: n for n in cli("status", *SHOP, "--json").json["nodes"]}

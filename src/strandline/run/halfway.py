@@ -51,9 +51,10 @@ def half_undone(jobs: Sequence[Job], runner: Runner, running: Collection[str]) -
     found = []
     for run_id, rows in lists.items():
         done = {r.line for r in rows if (run_id, *r.line) in back}
-        left = {r.node: None for r in rows if r.line not in done}
+        listed = sorted(rows, key=lambda r: r.started_at)
+        left = list(dict.fromkeys(r.node for r in listed if r.line not in done))
         if done and left and not _went_on(run_id, done, history):
-            found.append(HalfUndone(run_id, rows[0].run_id, sorted(left)))
+            found.append(HalfUndone(run_id, rows[0].run_id, left))
     return found
 
 
