@@ -157,8 +157,8 @@ def _healed(row: ControlRow, done: ControlRow) -> ControlRow | None:
 
 def _made_by(row: ControlRow, batch: ControlRow) -> bool:
     """Has this batch made its table, so that what failed came after its end?"""
-    same = row.batch_id == batch.batch_id and row.table_id != batch.table_id
-    return same and row.coverage is not None and row.target_table == batch.target_table
+    same = row.covered.batch == batch.batch_id and row.table_id != batch.table_id
+    return same and row.target_table == batch.target_table
 
 
 def _attempt(row: ControlRow, made: ControlRow) -> bool:
