@@ -279,7 +279,7 @@ class StrandlineProject:
         `choice` limits them to a node or to keys; with `downstream` the nodes that depend on theirs run too.
         What a node no longer looks for cannot be approved: it is an error, of that node when others can be approved.
         """
-        held = self._held
+        held, run_id = self._held, self._run_called(run_id)
         every = held.of_run(run_id)
         holds = choice.of(every, run_id) if choice else every
         refused = {n: error for n, rows in holds.items() if (error := held.unapprovable(n, rows))}
@@ -315,8 +315,15 @@ class StrandlineProject:
         found = {n for name in names for n in self.graph.reach(name, up=False)} - names
         return [n for n in self.graph.order if n in found]
 
+    def _run_called(self, name: str) -> str:
+        """The id of a run by a part of it, or `latest`; another name as it is, for an error that knows more."""
+        from strandline.run.look import known_run
+
+        return known_run(self.store, name) or name
+
     def reject(self, run_id: str, choice: Choice | None = None) -> RunResult:
         """Leave the deletes that a run held alone, until their keys are seen again and go missing anew."""
+        run_id = self._run_called(run_id)
         holds = self._held.of_run(run_id)
         holds = choice.of(holds, run_id) if choice else holds
         clock, runner = _now(), self._runner()
@@ -339,7 +346,7 @@ class StrandlineProject:
         """
         from strandline.run.undo import foreseen, undo_node
 
-        runner = self._runner()
+        run_id, runner = self._run_called(run_id), self._runner()
         loop = Loop(self.config, self.graph, observer or Observer())
 
         def work(name: str) -> NodeResult:

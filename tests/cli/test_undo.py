@@ -31,8 +31,9 @@ def test_a_run_is_taken_back(cli: Call, shop: Path) -> None:
     assert any(second in text for text in refused.json["error"]["obstacles"])
     assert second in cli("undo", first, *SHOP).err
 
-    undone = cli("undo", second, *SHOP, "--json")
-    assert undone.code == 0
+    assert cli("undo", "latest", *SHOP, "--dry-run", "--json").json["undone"] == second
+    undone = cli("undo", second[-8:], *SHOP, "--json")
+    assert (undone.code, undone.json["undone"]) == (0, second)
     assert list(undone.json) == ["run_id", "status", "nodes", "undone", "dry_run", "held"]
     again = cli("undo", second, *SHOP)
     assert again.code == 2

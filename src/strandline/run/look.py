@@ -119,7 +119,14 @@ def _fetched(engine: Engine, tree: exp.Query, schema: Schema) -> list[dict[str, 
 
 
 def run_named(store: DeltaStore, name: str) -> str:
-    """The id of a run: given whole, by a part that only it has, or as `latest`."""
+    """The id of a run: given whole, by a part that only it has, or as `latest`; an error when there is none."""
+    if found := known_run(store, name):
+        return found
+    raise UsageError(f"there is no run `{name}`", hint="`strandline history` lists them")
+
+
+def known_run(store: DeltaStore, name: str) -> str | None:
+    """The same, or None when there is no such run."""
     runs = list(dict.fromkeys(r.run_id for r in store.runs()))
     if name == "latest" and runs:
         return runs[0]
@@ -129,7 +136,7 @@ def run_named(store: DeltaStore, name: str) -> str:
     if found:
         shown = ", ".join(found[:5])
         raise UsageError(f"`{name}` is a part of several runs: {shown}", hint="give more of the id")
-    raise UsageError(f"there is no run `{name}`", hint="`strandline history` lists them")
+    return None
 
 
 def _version_at(place: Table, store: DeltaStore, name: str) -> int:
