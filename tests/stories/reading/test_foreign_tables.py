@@ -26,7 +26,10 @@ def column(name: str, type_: str, **noted: Any) -> dict[str, Any]:
 
 
 MAPPING = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
-FEATURES = {"readerFeatures": ["typeWidening"], "writerFeatures": ["typeWidening"]}
+FEATURES = {
+    "readerFeatures": ["typeWidening"],
+    "writerFeatures": ["typeWidening", "changeDataFeed"],
+}
 
 
 def physical(id_: int, name: str) -> dict[str, Any]:
