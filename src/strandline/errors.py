@@ -371,14 +371,24 @@ def located(*loc: str | int) -> Iterator[None]:
         raise
 
 
-def internal(error: Exception) -> NodeError:
+class InternalError(NodeError):
     """A fault of strandline itself, told in one line; its trace goes along for `--debug`."""
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    wrapped = NodeError(
-        f"internal error: {type(error).__name__}: {first}", hint="--debug shows where"
-    )
-    wrapped.__cause__ = error
-    return wrapped
+
+
+@contextmanager
+def faults_told(leave: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """What is no error of ours becomes an `InternalError`, so that callers need to know one tree of errors."""
+    try:
+        with panics_told():
+            yield
+    except StrandlineError:
+        raise
+    except leave:
+        raise
+    except Exception as e:
+        first = (str(e).strip() or "no message").splitlines()[0]
+        text = f"internal error: {type(e).__name__}: {first}"
+        raise InternalError(text, hint="--debug shows where") from e
 
 
 @contextmanager

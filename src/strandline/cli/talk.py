@@ -16,7 +16,7 @@ import typer
 
 from strandline.cli.interrupt import DATA, TALK
 from strandline.cli.text import clean, indented
-from strandline.errors import ConfigError, StrandlineError, panics_told
+from strandline.errors import ConfigError, InternalError, StrandlineError, faults_told
 from strandline.native import speaking_elsewhere
 from strandline.refusal import advice
 
@@ -99,8 +99,14 @@ class Talk:
         """Turns whatever goes wrong inside into words, JSON and an exit code."""
         with self._own_stderr(), self._clean_stdout():
             try:
-                with panics_told():
+                with faults_told(leave=(typer.Exit, typer.Abort, OSError)):
                     yield self
+            except InternalError as e:  # a bug is one line, not a screenful
+                self._trace()
+                self.error(
+                    _facts("internal", e.message, None if self.debug else "run again with --debug")
+                )
+                raise typer.Exit(1) from None
             except StrandlineError as e:
                 self._trace()
                 self.error(e.as_dict(), e.problems if isinstance(e, ConfigError) else ())
@@ -117,16 +123,6 @@ class Talk:
                         f"{e.strerror or e}{where}",
                         f"{known[1]}, and try again" if known else None,
                     )
-                )
-                raise typer.Exit(1) from None
-            except Exception as e:  # noqa: BLE001 – the last fence: a bug is one line, not a screenful
-                self._trace()
-                lines = str(e).strip().splitlines()
-                message = (
-                    f"internal error: {type(e).__name__}: {lines[0] if lines else 'no message'}"
-                )
-                self.error(
-                    _facts("internal", message, None if self.debug else "run again with --debug")
                 )
                 raise typer.Exit(1) from None
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from strandline.config.load import Project
-from strandline.errors import StrandlineError, internal, panics_told
+from strandline.errors import StrandlineError, faults_told
 from strandline.journal import log
 from strandline.plan.lines import failed
 from strandline.result import NodeResult
@@ -22,11 +22,11 @@ def boundary(
     results: list[NodeResult] = []
     began = time.monotonic()
     try:
-        with panics_told():
+        with faults_told():
             yield results
-    except Exception as e:  # noqa: BLE001 – even a fault of ours; its trace goes to the log
+    except StrandlineError as e:
         log.error("%s failed", name, exc_info=e)
-        errors.append(e if isinstance(e, StrandlineError) else internal(e))
+        errors.append(e)
         results.append(
             replace(failed(project, name, errors[-1]), seconds=round(time.monotonic() - began, 3))
         )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from strandline.control import fence, ledger
 from strandline.control.coverage import NOTHING, Coverage
 from strandline.control.ledger import Batch, RunRow, Store
-from strandline.errors import Fenced, StrandlineError, internal, panics_told, taken
+from strandline.errors import Fenced, StrandlineError, faults_told, taken
 from strandline.failpoints import point
 from strandline.journal import step, timings
 from strandline.plan.job import Job
@@ -90,15 +90,13 @@ class Recorder:
             own = [r for r in self.store.control(name) if r.by(this.token.project, name)]
             raise Fenced(taken(name, this.token.batch, fence.holder(own)))
         try:
-            with panics_told():
+            with faults_told():
                 point("running.after", name)
                 yield
         except Fenced:
             raise
-        except Exception as e:
-            self._fail(
-                job, this, e if isinstance(e, StrandlineError) else internal(e), began, undoes
-            )
+        except StrandlineError as e:
+            self._fail(job, this, e, began, undoes)
             raise
 
     def ended(self) -> set[tuple[str, str]]:
